@@ -7,8 +7,9 @@ QUICK ?=
 OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
-# What stands still in C, where no time-out of Python reaches it, ends with the lines at which it stood.
-HANG = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# A test that hangs in compiled code, where no time-out of Python reaches it, ends its worker with a traceback. A lost
+# worker ends the run: pytest-xdist 3.8 would run the same test again for ever, or wait for ever (--dist loadfile).
+HANG = -o faulthandler_timeout=650 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 .PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
 
@@ -23,7 +24,7 @@ help:
 	@echo "make bench      benchmarks, tables and out/bench/*.json    QUICK=1: seconds each, whether they run"
 	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
 	@echo "make constraints  pin the newest versions that pyproject.toml allows"
-	@echo "make changelog  CHANGELOG.rst of the ROS package    make sbom  bill of materials, CycloneDX"
+	@echo "make changelog  CHANGELOG.rst of the ROS packages   make sbom  bill of materials, CycloneDX"
 
 setup:
 	@$(PYTHON) .ci/setup.py --venv $(VENV)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""CHANGELOG.rst of the ROS package in catkin's form (REP-132), from CHANGELOG.md: `make changelog`.
+"""CHANGELOG.rst of each ROS package in catkin's form (REP-132), from CHANGELOG.md: `make changelog`.
 
 bloom reads it when a release is made. Sections of CHANGELOG.md become bullets of their version; links keep their words.
 """
@@ -14,12 +14,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "CHANGELOG.md"
-PACKAGE = "embodied_perceptron"
-TARGET = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "CHANGELOG.rst"
+TARGETS = {  # by name of the package; bloom wants the same versions in all packages of a repository
+    "embodied_perceptron": ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "CHANGELOG.rst",
+    "embodied_perceptron_msgs": ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs" / "CHANGELOG.rst",
+}
 WIDTH = 120
 
 
-def rst(markdown: str, package: str = PACKAGE) -> str:
+def rst(markdown: str, package: str = "embodied_perceptron") -> str:
     """The changelog of a ROS package. Raises ``ValueError`` for a heading that is no version and no known section."""
     title = f"Changelog for package {package}"
     # Without a line between them, docutils takes a lone version for a subtitle, and catkin finds no version.
@@ -75,15 +77,19 @@ def _plain(text: str) -> str:
 
 
 def main() -> int:
-    """Write, or with --check say whether it is current."""
-    text = rst(SOURCE.read_text(encoding="utf-8"))
-    if "--check" in sys.argv:
-        current = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text
-        print(f"{TARGET.relative_to(ROOT)} is {'current' if current else 'not current: make changelog'}")
-        return 0 if current else 1
-    TARGET.write_text(text, encoding="utf-8")
-    print(f"{TARGET.relative_to(ROOT)}: {len(text.splitlines())} lines")
-    return 0
+    """Write, or with --check say whether they are current."""
+    markdown = SOURCE.read_text(encoding="utf-8")
+    stale = False
+    for package, target in TARGETS.items():
+        text = rst(markdown, package)
+        if "--check" in sys.argv:
+            current = target.is_file() and target.read_text(encoding="utf-8") == text
+            stale |= not current
+            print(f"{target.relative_to(ROOT)} is {'current' if current else 'not current: make changelog'}")
+        else:
+            target.write_text(text, encoding="utf-8")
+            print(f"{target.relative_to(ROOT)}: {len(text.splitlines())} lines")
+    return int(stale)
 
 
 if __name__ == "__main__":

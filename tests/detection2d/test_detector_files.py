@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +46,36 @@ def cut(path: Path) -> Path:
     return path
 
 
+def vast(path: Path) -> Path:
+    return write_constant_model(path, {"output0": END_TO_END}, size=(40_000, 40_000))
+
+
+def tall(path: Path) -> Path:
+    return write_constant_model(path, {"output0": END_TO_END}, input_shape=[1, 3, 5000, "width"])
+
+
+def many(path: Path) -> Path:
+    return write_constant_model(path, {"output0": END_TO_END}, input_shape=[4000, 3, 640, 640])
+
+
+def named(names: str) -> Callable[[Path], Path]:
+    return lambda path: write_constant_model(path, {"output0": END_TO_END}, names=names)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(pointer, "git lfs pull"), (newer, "older opset"), (damaged, "cannot be used"), (cut, "cannot be used")],
+    [
+        (pointer, "git lfs pull"),
+        (newer, "older opset"),
+        (damaged, "cannot be used"),
+        (cut, "cannot be used"),
+        (vast, "an input of 40000 x 40000 pixels, the limit is 4096 a side"),
+        (tall, "an input of width x 5000 pixels, the limit is 4096 a side"),
+        (many, r"should have one input \(1, 3, H, W\), but has images \[4000, 3, 640, 640\]"),
+        (named("-" * 150_000 + "1"), "entry 'names' cannot be read: '-----"),
+        (named("[" * 90_000 + "]" * 90_000), r"entry 'names' cannot be read: '\[\[\["),
+        (named("{0: 'cup', 1: 'a' + 'b'}"), "entry 'names' cannot be read"),
+    ],
 )
 def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path: Path, make, said: str) -> None:  # type: ignore[no-untyped-def]
     path = make(tmp_path / "d.onnx")
@@ -53,6 +83,45 @@ def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path: Path, make, 
         lift_from_options(LiftOptions(detector=str(path), layout="yolov8"))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+ENDLESS = """
+import sys
+import numpy as np
+from embodied_perceptron.detection2d.detectors import OnnxDetector
+from embodied_perceptron.detection2d.scheduler import LimitedCalls, TooLateError
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.sensors.frame import RgbdFrame
+
+color, depth_m = np.zeros((48, 64, 3), np.uint8), np.ones((48, 64), np.float32)
+frame = RgbdFrame(0, "front", color, depth_m, Intrinsics(60, 60, 32, 24, 64, 48))
+
+detector = OnnxDetector(sys.argv[1], "yolov8")
+try:
+    LimitedCalls().call(lambda: detector.detect(frame), 0.2)
+except TooLateError as late:
+    print(late)
+"""
+
+
+def test_an_endless_loop_in_a_model_does_not_abort_at_exit(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    path = write_constant_model(tmp_path / "d.onnx", {"output0": END_TO_END})
+    model, helper = onnx.load(str(path)), onnx.helper
+    ports = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in ("in", "out")]
+    truth = [helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, []) for name in ("go", "on")]
+    round_ = helper.make_tensor_value_info("round", onnx.TensorProto.INT64, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Mul", ["in", "in"], ["out"])],
+        "body", [round_, truth[0], ports[0]], [truth[1], ports[1]],
+    )  # fmt: skip
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "always"))
+    model.graph.node[0].output[0] = "start"
+    model.graph.node.insert(1, helper.make_node("Loop", ["", "always", "start"], ["mean"], body=body))
+    onnx.save(model, str(path))
+    command = [sys.executable, "-c", ENDLESS, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "took longer than 0.2 s for an image\n"), done.stderr
 
 
 def test_a_pointer_among_the_files_of_a_folder(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from support.object_scenes import world as build_world
 from support.scene_builder import snapshot_of
 
 from embodied_perceptron.config import PlaceConfig, ScorePolicy
-from embodied_perceptron.geometry.suppression import association_affinity
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import association_affinity, thickened, touching_pairs
 from embodied_perceptron.results import ObjectState
 from embodied_perceptron.scene.object_map import ObjectMap, emptiness
 
@@ -20,6 +21,30 @@ TABLE = (0.0, 0.0, 0.37, 1.2, 0.8, 0.74, 0, 0, 0)
 CHAIR = (0.25, -0.2, 0.40, 0.42, 0.42, 0.62, 0, 0, 0)
 DRESSER = (0.0, 0.0, 0.4, 0.9, 0.45, 0.8, 0, 0, 0)
 DRAWER = (0.0, -0.02, 0.6, 0.85, 0.40, 0.2, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("count", "side_m"), [(0, 1.0), (1, 1.0), (60, 2.0), (1500, 40.0)])
+def test_touching_pairs_are_those_of_a_plain_comparison(count, side_m, monkeypatch):
+    """And only boxes near in x and in y are compared: work grows with the boxes, not with their pairs."""
+    rng = np.random.default_rng(0)
+    places, sizes = rng.uniform(0, side_m, (count, 3)).round(1), rng.uniform(0.1, 1.0, (count, 3)).round(1)
+    boxes = np.concatenate([places, sizes, np.zeros((count, 3))], axis=1)
+    bounds = Bounds.of(thickened(boxes))
+    low, high = bounds.low, bounds.high
+    touch = [(low[i] <= high[i + 1 :]).all(axis=1) & (low[i + 1 :] <= high[i]).all(axis=1) for i in range(count)]
+    wanted = [(i, i + 1 + k) for i in range(count) for k in np.flatnonzero(touch[i]).tolist()]
+    compared, within = [], Bounds.pairs_within
+
+    def counted(self, other, reach_m):
+        rows, columns = within(self, other, reach_m)
+        compared.append(len(rows))
+        return rows, columns
+
+    monkeypatch.setattr(Bounds, "pairs_within", counted)
+    first, second = touching_pairs(boxes)
+    assert list(zip(first.tolist(), second.tolist(), strict=True)) == wanted
+    assert len(compared) > 0
+    assert sum(compared) <= 20 * count + 60**2
 
 
 class Looks:

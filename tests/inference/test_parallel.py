@@ -18,7 +18,7 @@ VALUE: ContextVar[int] = ContextVar("value", default=0)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: 2)
     yield
-    assert not [t for t in threading.enumerate() if t.name == "beside"]  # none is left
+    assert not [t for t in threading.enumerate() if t.name == "parallel"]  # none is left
 
 
 def test_both_run_at_once() -> None:

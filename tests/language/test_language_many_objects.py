@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.language_scenes import camera
+from support.scene_builder import snapshot_of
 
-from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.boxes import _ROWS_AT_ONCE, Bounds
 from embodied_perceptron.language import relations, scoring
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.description import describe
 from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, side_features
 from embodied_perceptron.results import SceneObject
@@ -121,7 +124,7 @@ def test_nothing_beyond_reach_holds(relation):
 @pytest.mark.parametrize("reach_m", [0.0, 0.75, 5.05])
 def test_pairs_within_reach_are_those_of_a_plain_comparison(reach_m):
     rng = np.random.default_rng(1)
-    for n, m in ((0, 3), (3, 0), (1, 1), (40, 70)):
+    for n, m in ((0, 3), (3, 0), (1, 1), (40, 70), (2 * _ROWS_AT_ONCE + 1, 5)):
         low, low2 = rng.uniform(-5, 5, (n, 3)).round(1), rng.uniform(-5, 5, (m, 3)).round(1)
         a, b = Bounds(low, low + rng.uniform(0, 3, (n, 3)).round(1)), Bounds(low2, low2 + 0.5)
         rows, columns = a.pairs_within(b, reach_m)
@@ -129,6 +132,36 @@ def test_pairs_within_reach_are_those_of_a_plain_comparison(reach_m):
         wanted = np.argwhere(gap <= reach_m)
         assert len(rows) == len(wanted)
         np.testing.assert_array_equal(np.stack([rows, columns], axis=1), wanted)
+
+
+@pytest.mark.parametrize("names", [NAMES, ("cup",), ("door", "basket", "cabinet", "table")])
+def test_descriptions_and_states_compare_near_objects_alone(names, monkeypatch):
+    """A hall with one object in 30 square metres: work grows with the objects, not with their pairs."""
+    count, rng = 2_000, np.random.default_rng(0)
+    side_m = (30 * count) ** 0.5
+    places = np.concatenate([rng.uniform(0, side_m, (count, 2)), np.full((count, 1), 0.5)], axis=1)
+    objects = [
+        SceneObject(i + 1, names[i % len(names)], 0.9, np.array([*at, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0]))
+        for i, at in enumerate(places)
+    ]
+    voxels = snapshot_of(rng.uniform(0, side_m, (2_000, 3)).astype(np.float32))
+    compared, within, norm = [], Bounds.pairs_within, np.linalg.norm
+
+    def pairs_within(self, other, reach_m):
+        rows, columns = within(self, other, reach_m)
+        compared.append(len(rows))
+        return rows, columns
+
+    def counted_norm(values, **options):
+        compared.append(len(values))
+        return norm(values, **options)
+
+    monkeypatch.setattr(Bounds, "pairs_within", pairs_within)
+    monkeypatch.setattr(np.linalg, "norm", counted_norm)
+    monkeypatch.setattr(SceneGeometry, "every", property(lambda _: pytest.fail("all pairs")))
+    text = describe(with_conditions(objects, voxels)).text
+    assert text.count("<obj_") >= count - sum(o.label == "wall" for o in objects)
+    assert sum(compared) < 40 * count
 
 
 def test_the_mean_of_the_best_three_by_hand():

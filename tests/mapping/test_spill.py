@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, PerceptronCo
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.mapping import spill as spill_module
 from embodied_perceptron.mapping.spill import Blocks, BlockSpill
+from embodied_perceptron.mapping.storage import read_map, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import VoxelRows
 from embodied_perceptron.perceptron import Perceptron
@@ -44,6 +46,12 @@ def sorted_rows(volume: FeatureVolume) -> VoxelRows:
 def assert_same(a: VoxelRows, b: VoxelRows) -> None:
     for entry in fields(VoxelRows):
         assert torch.equal(getattr(a, entry.name), getattr(b, entry.name)), entry.name
+
+
+def some_blocks() -> Blocks:
+    """Two blocks, one segment."""
+    keys, records = np.array([5, 9], np.int64), np.ones((400, 8), np.int32)
+    return Blocks(keys, np.full(2, 200), np.tile(np.arange(200), 2), records, np.ones(400, np.int64))
 
 
 def blind(stamp_ns: int, x: float) -> object:
@@ -147,6 +155,66 @@ def test_a_cut_file_is_refused_by_name(tmp_path, caplog):
     assert len(sorted_rows(volume)) > 0
 
 
+HOSTILE = {
+    "counts that overflow": ("counts", lambda v: v.fill_(2**62), "counts from"),
+    "counts below one": ("counts", lambda v: v.index_fill_(0, torch.tensor([0]), -5), "counts from -5"),
+    "counts of other voxels": ("counts", lambda v: v.index_fill_(0, torch.tensor([0]), 512), "counts from"),
+    "voxels outside": ("local", lambda v: v.fill_(512), "voxels 512 to 512 of blocks of 512"),
+    "voxels below": ("local", lambda v: v.fill_(-1), "voxels -1 to -1"),
+    "negative records": ("records", lambda v: v.fill_(-1), "must not be negative"),
+    "times before all": ("last_seen_ns", lambda v: v.fill_(-1), "no time from 0"),
+}
+
+
+@pytest.mark.parametrize(("tensor", "change", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_values_with_valid_checksums_are_refused(tmp_path, caplog, tensor, change, message):
+    spill = BlockSpill(tmp_path, 2**30)
+    spill.add(some_blocks())
+    spill.flush()
+    (path,) = tmp_path.rglob("segment-*.safetensors")
+    saved = read_map(path)
+    change(saved.tensors[tensor])
+    write_map(path, saved.tensors, {"segment": path.stem})
+    assert spill.take(lambda coords: np.ones(len(coords), bool)) == []
+    assert (spill.dropped["damaged"], len(spill)) == (2, 0)
+    assert message in caplog.text
+    spill.close()
+
+
+def test_a_segment_that_grew_is_refused_unread(tmp_path, caplog, monkeypatch):
+    spill = BlockSpill(tmp_path, 2**30)
+    spill.add(some_blocks())
+    spill.flush()
+    (path,) = tmp_path.rglob("segment-*.safetensors")
+    with path.open("r+b") as file:
+        file.truncate(2**34)  # takes no room on the disk
+    monkeypatch.setattr(spill_module, "read_map", None)
+    assert spill.take(lambda coords: np.ones(len(coords), bool)) == []
+    assert f"has {2**34} bytes" in caplog.text
+    spill.close()
+
+
+@pytest.mark.parametrize("gone", ["map-*", ""], ids=["of the map", "of all maps"])
+def test_a_deleted_folder_is_made_again(tmp_path, gone):
+    parent = tmp_path / "spill"
+    parent.mkdir()
+    spill = BlockSpill(parent, 2**30)
+    spill.add(some_blocks())
+    spill.flush()
+    for folder in list(parent.glob(gone)) if gone else [parent]:
+        shutil.rmtree(folder)
+    spill.add(some_blocks())
+    spill.flush()
+    back = spill.take(lambda coords: np.ones(len(coords), bool))
+    assert [len(b.keys) for b in back] == [2]
+    assert spill.dropped == {"damaged": 2}  # the part that was deleted
+    other = BlockSpill(parent, 2**30)  # it is locked anew
+    assert spill._folder.exists()
+    other.close()
+    spill.close()
+    assert not list(parent.iterdir())
+
+
 def test_a_full_disk_is_a_counted_drop(tmp_path, monkeypatch, caplog):
     def no_room(path: Path, *_: object) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -201,17 +269,28 @@ def test_reset_and_the_end_clear_the_folder(tmp_path):
 
 def test_leftovers_of_ended_processes_go_and_nothing_else(tmp_path):
     first = BlockSpill(tmp_path, 2**20)
-    killed, foreign = tmp_path / "map-0123456789abcdef", tmp_path / "maps"
-    for folder in (killed, foreign):
+    killed, early, earliest = (tmp_path / f"{name}-0123456789abcdef" for name in ("map", "new", "new"))
+    earliest = earliest.with_name("new-0000000000000000")
+    foreign = [
+        tmp_path / name for name in ("maps", "map-00000000000000aa", "map-00000000000000ab", "new-00000000000000aa")
+    ]
+    for folder in (killed, early, earliest, *foreign):
         folder.mkdir()
-    (killed / spill_module._LOCK).touch()
+    for folder in (killed, early, foreign[2]):
+        (folder / spill_module._LOCK).touch()
     (killed / "segment-00000000.safetensors").touch()
+    (killed / ".segment-00000001.safetensors.12-ab.tmp").touch()
+    for folder in foreign[1:]:
+        (folder / "thesis.txt").touch()
+    (tmp_path / "map-00000000000000ff").symlink_to(foreign[1])
+    foreign.append(tmp_path / "map-00000000000000ff")
     second = BlockSpill(tmp_path, 2**20)
     assert first._folder != second._folder
-    assert sorted(tmp_path.iterdir()) == sorted([first._folder, second._folder, foreign])
+    assert sorted(tmp_path.iterdir()) == sorted([first._folder, second._folder, *foreign])
+    assert all((folder / "thesis.txt").exists() for folder in foreign[1:])
     first.close()
     second.close()
-    assert list(tmp_path.iterdir()) == [foreign]
+    assert sorted(tmp_path.iterdir()) == sorted(foreign)
 
 
 def test_what_is_left_behind_moves_with_a_correction(tmp_path):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,14 +61,16 @@ def test_boxes_of_a_detector_become_objects(recording: Path, capsys: pytest.Capt
     assert "table" in last
 
 
-def test_changes_of_a_saved_map_are_printed(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_of_a_saved_map_are_printed(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     watched = Path(shutil.copy(saved, tmp_path / "map.safetensors"))
     perceptron = open_map(watched)
     perceptron.correct_object(perceptron.objects[0].id, "table")
-    writer = threading.Timer(1.0, perceptron.save, [watched])
-    writer.start()
-    assert example("watch_changes").main([str(watched), "--period", "0.1", "--changes", "1"]) == 0
-    writer.join()
+    watch_changes = example("watch_changes")
+    # another program writes the map between two looks at the file
+    monkeypatch.setattr(watch_changes, "time", SimpleNamespace(sleep=lambda _: perceptron.save(watched)))
+    assert watch_changes.main([str(watched), "--changes", "1"]) == 0
     assert "is now table" in capsys.readouterr().out
 
 

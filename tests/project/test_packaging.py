@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from support.scripts import ROOT, load_script
 
 if sys.version_info >= (3, 11):
@@ -100,8 +104,9 @@ def test_package_xml_fits_the_project(folder: Path) -> None:
 
 
 def test_links_lead_to_their_folders() -> None:
-    assert os.readlink(ROS_PACKAGE / "launch") == "../../../launch"
-    assert (ROS_PACKAGE / "launch").resolve() == ROOT / "launch"
+    own = {path.name: path for path in (ROS_PACKAGE / "launch").iterdir() if path.is_file()}
+    assert {path.name: path.resolve() for path in (ROOT / "launch").iterdir() if path.is_file()} == own
+    assert not any(path.is_symlink() for path in own.values())  # the package is complete without the repository
     assert (ROS_PACKAGE / "config").resolve() == MODULE / "config"
     assert (ROS_PACKAGE / "config" / "perception.yaml").is_file()
     assert (ROOT / "ros_ws" / "wheels_only" / "COLCON_IGNORE").exists()
@@ -406,7 +411,7 @@ def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: 
         archive.extractall(place)
     data = next(place.glob("*.data/data/share"))
     for folder, repository in (
-        ("embodied_perceptron/launch", ROOT / "launch"),
+        ("embodied_perceptron/launch", ROS_PACKAGE / "launch"),
         ("embodied_perceptron/config", ROS_PACKAGE / "config"),
         ("embodied_perceptron/rviz", ROS_PACKAGE / "rviz"),
         *((f"embodied_perceptron_msgs/{kind}", MSGS / kind) for kind in ("msg", "srv", "action")),
@@ -425,6 +430,113 @@ def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(place / "embodied_perceptron" / "weights" / "__init__.py"), "False"]
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """Names of the installed packages that pip would install for ``requirements``."""
+    found: dict[str, set[str]] = {}
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        new = {"", *wanted.extras} - found.setdefault(name, set())
+        found[name] |= new
+        for text in metadata.requires(name) or () if new else ():
+            needed = Requirement(text)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in new):
+                needed.marker = None
+                waiting.append(needed)
+    return set(found)
+
+
+def link_packages(names: set[str], site: Path) -> None:
+    """Put installed packages into another environment as links."""
+    for name in names:
+        distribution = metadata.distribution(name)
+        for first in {Path(str(file)).parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            source, target = Path(str(distribution.locate_file(first))), site / first
+            if source.is_dir() and target.is_dir() and target.is_symlink():  # a folder that two packages share
+                continue
+            if source.exists() and not target.exists():
+                target.symlink_to(source)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_plain_installation_makes_its_first_map(tmp_path: Path) -> None:
+    """README's lines of the wheel, in an environment with the wheel, what it requires and nothing else."""
+    source, venv, work = tmp_path / "source", tmp_path / "venv", tmp_path / "work"
+    ignored = shutil.ignore_patterns(".git", ".venv", "out", "*.egg-info", "build", ".*_cache", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=ignored, symlinks=True)
+    work.mkdir()
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(build, check=True, timeout=300)
+    shutil.rmtree(source)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=300)
+    python, program = venv / "bin" / "python", venv / "bin" / "embodied-perceptron"
+    install = [*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, timeout=300)
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    required = project()["project"]
+    link_packages(closure(required["dependencies"]), site)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        command = [str(program), *line.split()[1:]]
+        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=900)
+
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    typed = [line.strip() for line in page.splitlines() if re.match(r"    embodied-perceptron .*\bsample", line)]
+    assert [line.split()[1] for line in typed] == ["generate", "replay", "view"]
+    generate, replay, view = typed
+    done = run(generate)
+    assert done.returncode == 0, done.stderr
+    assert sum(path.stat().st_size for path in (work / "sample").rglob("*") if path.is_file()) <= 8e6
+    done = run(replay)
+    assert done.returncode == 0, done.stderr
+    objects = json.loads((work / "sample_map" / "objects.json").read_text())
+    assert len({thing["label"] for thing in objects} - {"object"}) >= 3  # the shipped weights name them
+    with subprocess.Popen(
+        [str(program), *view.split()[1:], "--port", "0", "--no-browser"],
+        cwd=work,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert any("http://" in line for line in server.stdout)
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+    assert "pip install 'embodied-perceptron[agent]'" in run("embodied-perceptron mcp").stderr
+    link_packages(closure(required["optional-dependencies"]["agent"]), site)
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n"
+    command = [str(program), "mcp", "--map", "sample_map/map.safetensors"]
+    done = subprocess.run(
+        command, input=request, cwd=work, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert '"serverInfo"' in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("machine", "wanted"), [("x86_64", True), ("aarch64", False)])
+def test_only_machines_with_wheels_need_the_ray_caster(machine: str, wanted: bool) -> None:
+    place = {"platform_machine": machine, "sys_platform": "linux"}
+    needed = [Requirement(text) for text in project()["project"]["dependencies"]]
+    assert any(r.name == "embreex" and (r.marker is None or r.marker.evaluate(place)) for r in needed) is wanted
+    # pip refuses the extra where there are no wheels of ROS, and does not install it without ROS
+    ros = [Requirement(text) for text in project()["project"]["optional-dependencies"]["ros"]]
+    assert all(r.marker is None or r.marker.evaluate(place) for r in ros)
+
+
+@pytest.mark.parametrize("extra", ["ros", "train", "agent", "gpu"])
+def test_the_readme_describes_each_extra_in_a_line(extra: str) -> None:
+    assert project()["project"]["optional-dependencies"][extra]
+    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| `{extra}` |")]
+    assert len(line) > 30
 
 
 def test_interface_packages_are_built_after_what_they_require_and_every_fault_is_told_once(

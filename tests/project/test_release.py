@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
+ROS_PACKAGE = ROOT / "ros_ws/src/embodied_perceptron_ros"
 PACKAGES = sorted(p.parent for p in (ROOT / "ros_ws/src").glob("*/package.xml"))
 
 
@@ -40,10 +46,13 @@ Words before.
 """
 
 
-def test_the_changelog_of_the_ros_package_is_current() -> None:
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda p: p.name)
+def test_the_changelog_of_each_ros_package_is_current(folder: Path) -> None:
     changelog = script("changelog")
-    wanted = changelog.rst((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    assert changelog.TARGET.read_text(encoding="utf-8") == wanted, "run: make changelog"
+    (package,) = (name for name, path in changelog.TARGETS.items() if path.parent == folder)
+    assert f"<name>{package}</name>" in (folder / "package.xml").read_text(encoding="utf-8")
+    wanted = changelog.rst((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), package)
+    assert (folder / "CHANGELOG.rst").read_text(encoding="utf-8") == wanted, "run: make changelog"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:catkin_pkg")
@@ -68,8 +77,8 @@ def test_words_of_the_changelog_stay_words() -> None:
     with pytest.raises(ValueError, match="got 'Next'"):
         script("changelog").rst("## Next\n")
     docutils = pytest.importorskip("docutils.core", reason="docutils is absent (extra ros-build)")
-    real = script("changelog").TARGET.read_text(encoding="utf-8")
-    for source in (text, real):  # halt at the first warning
+    real = [path.read_text(encoding="utf-8") for path in script("changelog").TARGETS.values()]
+    for source in (text, *real):  # halt at the first warning
         docutils.publish_doctree(source, settings_overrides={"halt_level": 2, "report_level": 2})
 
 
@@ -91,7 +100,79 @@ def test_bloom_takes_the_package(folder: Path) -> None:
     assert len(package.description) > 40
     own = {p.name for p in (reader.parse_package(str(f)) for f in PACKAGES)}
     others = {str(d.name) for d in [*package.exec_depends, *package.build_depends, *package.buildtool_depends]} - own
-    assert all(re.fullmatch(r"[a-z][a-z0-9_-]*", key) for key in others)  # as rosdep keys are
+    lists = yaml.safe_load((ROOT / ".ci" / "rosdep_keys.yaml").read_text(encoding="utf-8"))
+    known = {key for file in lists["files"].values() for kind in ("keys", "pip") for key in file.get(kind, ())}
+    assert not others - known, "keys that rosdep's lists do not have"
+    assert not known & set(lists["absent"])
+    (released,) = (file["distributions"] for url, file in lists["files"].items() if "DISTRIBUTION" in url)
+    supported = yaml.safe_load((ROOT / "docker" / "distributions.yaml").read_text(encoding="utf-8"))["distributions"]
+    assert set(released) == set(supported)
+
+
+def test_every_key_of_the_kept_lists_is_in_use() -> None:
+    lists = yaml.safe_load((ROOT / ".ci" / "rosdep_keys.yaml").read_text(encoding="utf-8"))
+    text = "".join((folder / "package.xml").read_text(encoding="utf-8") for folder in PACKAGES)
+    kept = [key for file in lists["files"].values() for kind in ("keys", "pip") for key in file.get(kind, ())]
+    assert [key for key in kept if f">{key}<" not in text] == []
+    assert all(lists["commit"] in url for url in lists["files"])
+
+
+# ---- a package alone, as bloom exports it
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A copy of the folder of the ROS package without the repository."""
+    package = tmp_path / "export" / "embodied_perceptron"
+    shutil.copytree(ROS_PACKAGE, package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return package
+
+
+def build(package: Path, prefix: Path) -> subprocess.CompletedProcess[str]:
+    """Configure and install as colcon does; ament comes from the environment of this Python."""
+    cmake = Path(sys.executable).parent / "cmake"
+    if not (cmake.is_file() and (Path(sys.prefix) / "share" / "ament_cmake").is_dir()):
+        pytest.skip("cmake or ament_cmake is absent (extra ros-build)")
+    folder = package.with_name("build")
+    unset = ("PYTHONPATH", "AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["PATH"] = f"{cmake.parent}{os.pathsep}{environment['PATH']}"
+    configure = [
+        *(str(cmake), "-G", "Ninja", "-S", str(package), "-B", str(folder), f"-DCMAKE_INSTALL_PREFIX={prefix}"),
+        *(f"-DCMAKE_PREFIX_PATH={sys.prefix}", f"-DPython3_EXECUTABLE={sys.executable}", "-DBUILD_TESTING=OFF"),
+    ]
+    for command in (configure, [str(cmake), "--build", str(folder)], [str(cmake), "--install", str(folder)]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            break
+    return done
+
+
+@pytest.mark.timeout(600)
+def test_the_ros_package_alone_installs_what_launch_needs(exported: Path, tmp_path: Path) -> None:
+    outside = [p for p in exported.rglob("*") if p.is_symlink() and not p.resolve().is_relative_to(exported)]
+    assert outside == []
+    done = build(exported, tmp_path / "install")
+    assert done.returncode == 0, done.stdout + done.stderr
+    share = tmp_path / "install" / "share" / "embodied_perceptron"
+    for folder in ("launch", "config", "rviz", "foxglove", "security"):
+        wanted = {p.name for p in (ROS_PACKAGE / folder).iterdir() if p.is_file()}
+        assert wanted
+        assert {p.name for p in (share / folder).iterdir()} == wanted
+        assert not any(p.is_symlink() for p in (share / folder).iterdir())
+    assert {p.name for p in (share / "launch").iterdir()} == {p.name for p in (ROOT / "launch").glob("*.launch.py")}
+    assert (tmp_path / "install" / "lib" / "embodied_perceptron" / "perception").is_file()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("folder", ["launch", "config"])
+def test_a_link_out_of_the_exported_package_stops_the_build(folder: str, exported: Path, tmp_path: Path) -> None:
+    path = exported / folder
+    path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    path.symlink_to("../../../nowhere")
+    done = build(exported, tmp_path / "install")
+    assert done.returncode != 0
+    assert f"{folder} is no folder" in " ".join(done.stderr.split())
 
 
 # ---- the bill of materials

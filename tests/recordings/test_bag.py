@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import gc
 import random
 import struct
@@ -19,9 +20,20 @@ from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag1 import reader as rosbag1_reader
 from rosbags.rosbag2 import CompressionMode, StoragePlugin, storage_mcap
 from rosbags.rosbag2 import reader as rosbag2_reader
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-from support.bag_tools import camera_info, compressed, image, transform, write_bag
+from rosbags.typesys import Stores, get_typestore
+from support.bag_tools import (
+    as_ros1,
+    camera_info,
+    compressed,
+    image,
+    ros1_store,
+    transform,
+    write_bag,
+    write_ros1_bag,
+)
 
+from embodied_perceptron.apps.checks import Severity
+from embodied_perceptron.apps.doctor import examine_recording
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.recordings import packed_bags
@@ -381,6 +393,38 @@ def test_unregistered_depth_is_paired_by_name() -> None:
     assert {(c.name, c.depth) for c in detect_cameras(topics)} == {("a", "/a/depth/image"), ("b", "/b/depth/image")}
 
 
+@pytest.mark.parametrize(
+    ("topic", "focal", "aligned"),
+    [
+        ("/camera/depth/image_raw", 20.0, True),  # the calibration is colour's
+        ("/camera/aligned_depth_to_color/image_raw", 23.0, True),
+        ("/camera/depth_registered/image_raw", 23.0, True),
+        ("/camera/depth/image_raw", 23.0, False),
+        ("/camera/unaligned_depth/image_raw", 23.0, False),
+    ],
+)
+def test_aligned_depth_with_the_frame_of_the_depth_camera_is_used_as_it_is(
+    tmp_path: Path, topic: str, focal: float, aligned: bool
+) -> None:
+    own = dataclasses.replace(INTRINSICS, fx=focal)
+    B = make_transform(np.eye(3), np.array([-0.06, 0.0, 0.0]))
+    bag = [("/tf_static", stamp(0) - S, transform(stamp(0) - S, OPTICAL, "depth_optical", B))]
+    for name, logged, message in messages():
+        if name == TOPICS["depth"]:
+            name, message.header.frame_id = topic, "depth_optical"
+        elif name == TOPICS["info"]:
+            info_name = topic.rsplit("/", 1)[0] + "/camera_info"
+            bag.append((info_name, logged, camera_info(logged - 2, "depth_optical", own)))
+        bag.append((name, logged, message))
+    recording = BagRecording(write_bag(tmp_path / "bag", bag))
+    frames = list(PosedFrameStream(recording, SynchronizerConfig()))
+    assert len(frames) == 5
+    unchanged = [np.allclose(p.frame.depth_m, pixels(i)[1] / 1000.0, atol=1e-6) for i, p in enumerate(frames)]
+    assert unchanged == [aligned] * 5
+    findings = [f for f in examine_recording(recording, SynchronizerConfig()) if "depth_optical" in f.message]
+    assert [f.severity for f in findings] == [Severity.INFO if aligned else Severity.OK]
+
+
 def test_cameras_in_one_namespace_get_longer_names() -> None:
     topics = []
     for side in ("left", "right"):
@@ -406,37 +450,8 @@ def test_transforms_are_in_the_stream(tmp_path: Path) -> None:
     assert sum(not s.is_static for s in samples) == 14
 
 
-def as_ros1(message: Any, store: Any) -> Any:
-    """The same message with ROS 1 types: a sequence number in headers, upper-case calibration."""
-    if isinstance(message, np.ndarray) or not hasattr(message, "__msgtype__"):
-        return [as_ros1(m, store) for m in message] if isinstance(message, list) else message
-    kind = store.types[message.__msgtype__]
-    values = {}
-    for name in kind.__dataclass_fields__:
-        ours = name if hasattr(message, name) else name.lower()  # D K R P
-        if name != "__msgtype__":
-            values[name] = 0 if name == "seq" else as_ros1(getattr(message, ours), store)
-    return kind(**values)
-
-
-def write_ros1_bag(path: Path, compressed_by: Any = None) -> Path:
-    store = get_typestore(Stores.ROS1_NOETIC)
-    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
-    writer = Ros1Writer(path)
-    if compressed_by is not None:
-        writer.set_compression(compressed_by)
-    with writer:
-        connections: dict[str, Any] = {}
-        for topic, logged, message in messages():
-            kind = message.__msgtype__
-            if topic not in connections:
-                connections[topic] = writer.add_connection(topic, kind, typestore=store)
-            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
-    return path
-
-
 def test_a_ros1_bag(tmp_path: Path) -> None:
-    recording = open_recording(write_ros1_bag(tmp_path / "a.bag"))
+    recording = open_recording(write_ros1_bag(tmp_path / "a.bag", messages()))
     stream = PosedFrameStream(recording, SynchronizerConfig())
     assert len(list(stream)) == 5
     assert stream.stats.dropped == {}
@@ -445,13 +460,95 @@ def test_a_ros1_bag(tmp_path: Path) -> None:
 
 def test_a_definition_that_lost_a_field_is_named(tmp_path: Path) -> None:
     """Bags bring the definitions of their messages; a sum over them, where there is one, need not tell of damage."""
-    path = write_ros1_bag(tmp_path / "a.bag")
+    path = write_ros1_bag(tmp_path / "a.bag", messages())
     damaged = path.read_bytes().replace(b"string child_frame_id", b"string child_frame_if")
     sums = b"94810edda583a504dfda3829e70d7eec", b"5d1c131f10a0e18a25b9fe38410204e4"
     assert sums[0] in damaged
     path.write_bytes(damaged.replace(*sums))
     with pytest.raises(RecordingError, match=r"definition of geometry_msgs/msg/TransformStamped .*'child_frame_id'"):
         open_recording(path)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# MCAP files of other programs
+
+
+def mcap_text(data: bytes | str) -> bytes:
+    data = data.encode() if isinstance(data, str) else data
+    return struct.pack("<I", len(data)) + data
+
+
+def mcap_record(opcode: int, content: bytes) -> bytes:
+    return bytes([opcode]) + struct.pack("<Q", len(content)) + content
+
+
+def mcap_channel(number: int, topic: str, encoding: str, schema: tuple[bytes | str, bytes | str, bytes | str]) -> bytes:
+    described = struct.pack("<H", number) + b"".join(map(mcap_text, schema))
+    channel = struct.pack("<HH", number, number) + mcap_text(topic) + mcap_text(encoding) + mcap_text(b"")
+    return mcap_record(3, described) + mcap_record(4, channel)
+
+
+def write_mcap(
+    path: Path, profile: str = "ros2", definitions: bool = True, ros1: bool = False, own: bool = True
+) -> Path:
+    """The messages of this file without chunks or summary; ``own``: with a program's own channels."""
+    standard, store = get_typestore(Stores.ROS2_JAZZY), ros1_store()
+    channels: dict[str, int] = {}
+    records = []
+    if own:
+        records.append(mcap_channel(90, "/log", "json", ("app.Log", "jsonschema", "{}")))
+        records.append(mcap_channel(91, "/camera/color", "protobuf", ("foxglove.RawImage", "protobuf", b"\n\xff\xfe")))
+        records += [mcap_record(5, struct.pack("<HIQQ", channel, 0, 0, 0) + b"{}") for channel in (90, 91)]
+    for topic, logged, message in sorted(messages(), key=lambda entry: entry[1]):
+        kind = message.__msgtype__
+        if topic not in channels:
+            channels[topic] = len(channels) + 1
+            text = standard.generate_msgdef(kind, ros_version=2)[0] if definitions else ""
+            schema = (kind.replace("/msg/", "/"), "ros1msg", "") if ros1 else (kind, "ros2msg" if text else "", text)
+            records.append(mcap_channel(channels[topic], topic, "ros1" if ros1 else "cdr", schema))
+        data = store.serialize_ros1(as_ros1(message, store), kind) if ros1 else standard.serialize_cdr(message, kind)
+        records.append(mcap_record(5, struct.pack("<HIQQ", channels[topic], 0, logged, logged) + bytes(data)))
+    magic = b"\x89MCAP0\r\n"
+    header = mcap_record(1, mcap_text(profile) + mcap_text(""))
+    end = mcap_record(15, bytes(4)) + mcap_record(2, bytes(20))
+    path.write_bytes(magic + header + b"".join(records) + end + magic)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"profile": "", "own": False},
+        {"profile": "", "definitions": False},
+        {"profile": "ros1", "ros1": True, "own": False},
+        {"profile": "a profile of another program", "ros1": True},
+    ],
+)
+def test_an_mcap_file_of_another_program(tmp_path: Path, options: dict[str, Any]) -> None:
+    stream = PosedFrameStream(open_recording(write_mcap(tmp_path / "a.mcap", **options)), SynchronizerConfig())
+    assert len(list(stream)) == 5
+    assert stream.stats.dropped == {}
+
+
+def test_an_mcap_file_without_messages_of_ros_names_their_encoding(tmp_path: Path) -> None:
+    data = write_mcap(tmp_path / "a.mcap", own=False).read_bytes()
+    (tmp_path / "a.mcap").write_bytes(data.replace(mcap_text("cdr"), mcap_text("cbo")))
+    with pytest.raises(RecordingError, match="no messages of ROS: its channels are encoded as 'cbo'"):
+        open_recording(tmp_path / "a.mcap")
+    data = write_mcap(tmp_path / "a.mcap", ros1=True, own=False).read_bytes()
+    (tmp_path / "a.mcap").write_bytes(data.replace(mcap_text(OPTICAL), b"\xff" * 4 + OPTICAL.encode()))
+    with pytest.raises(RecordingError, match=r"a message on /\S+ is not \S+ of ROS 1, as it claims"):
+        open_recording(tmp_path / "a.mcap")
+
+
+@pytest.mark.parametrize("name", ["a#1", "a?b=c", "100%41", "é & ü"])
+@pytest.mark.parametrize("storage", [StoragePlugin.SQLITE3, StoragePlugin.MCAP])
+def test_any_path_can_be_read(tmp_path: Path, name: str, storage: StoragePlugin) -> None:
+    path = write_bag(tmp_path / "bag", messages(), storage).rename(tmp_path / name)
+    file = next(p for p in path.iterdir() if p.suffix != ".yaml")
+    assert len(list(PosedFrameStream(open_recording(path)))) == 5
+    assert len(list(PosedFrameStream(open_recording(file.rename(path / f"{name}{file.suffix}"))))) == 5
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -622,7 +719,7 @@ BZ2, LZ4 = Ros1Writer.CompressionFormat.BZ2, Ros1Writer.CompressionFormat.LZ4
 def compressed_bag(folder: Path, how: Any) -> Path:
     if isinstance(how, CompressionMode):
         return write_bag(folder / "bag", messages(), StoragePlugin.SQLITE3, compressed_by=how)
-    return write_ros1_bag(folder / "a.bag", how)
+    return write_ros1_bag(folder / "a.bag", messages(), how)
 
 
 @pytest.mark.parametrize("how", [CompressionMode.FILE, CompressionMode.MESSAGE, BZ2, LZ4])

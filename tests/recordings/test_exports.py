@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
+import struct
 import sys
 import zipfile
 import zlib
@@ -12,12 +13,23 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from support.export_folders import (
+    HEIGHT,
+    K4,
+    MAKERS,
+    WIDTH,
+    matrix_text,
+    r3d,
+    record3d_metadata,
+    scannet,
+    stray,
+)
 from support.small_recording import INTRINSICS, write_recording
+from support.wild_recordings import change, frames_read
 
 from embodied_perceptron.config import SynchronizerConfig, VolumeConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, rotation_to_quaternion
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.mapping.volume import FeatureVolume
-from embodied_perceptron.recordings.conventions import convert_pose
 from embodied_perceptron.recordings.exports import (
     EXPORT_FORMATS,
     export_format,
@@ -26,153 +38,17 @@ from embodied_perceptron.recordings.exports import (
 )
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import DepthSample, PosedFrameStream, RecordingError
-from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.camera_model import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
 FRAMES = 5
-WIDTH, HEIGHT = INTRINSICS.width, INTRINSICS.height
 
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
     """A TUM folder, its stamps those that ScanNet's frames get."""
     return write_recording(tmp_path_factory.mktemp("tum"), FRAMES, color_extension=".png")
-
-
-def contents(twin):
-    """(number, color path, depth path, T_world_camera) of the twin."""
-    camera = read_tum_camera(twin)
-    for i, ((_, color), (_, depth), (_, T)) in enumerate(
-        zip(camera.color_files, camera.depth_files, camera.poses, strict=True)
-    ):
-        yield i, color, depth, T
-
-
-def matrix_text(M):
-    return "\n".join(" ".join(repr(float(v)) for v in row) for row in np.atleast_2d(M)) + "\n"
-
-
-def K4(camera):
-    K = np.eye(4)
-    K[0, 0], K[1, 1], K[0, 2], K[1, 2] = camera.fx, camera.fy, camera.cx, camera.cy
-    return K
-
-
-def arkit(T):
-    """A pose as ARKit writes it: the inverse of what the reader does."""
-    unit = convert_pose(np.eye(4), ("opengl",))
-    turn = convert_pose(np.eye(4), ("yup",))
-    written = invert_transform(turn) @ T @ invert_transform(unit)
-    assert np.allclose(convert_pose(written, ("opengl", "yup")), T, atol=1e-12)
-    return written
-
-
-def scannet(folder, twin):
-    for name in ("color", "depth", "pose", "intrinsic"):
-        (folder / name).mkdir(parents=True)
-    for i, color, depth, T in contents(twin):
-        shutil.copy(color, folder / "color" / f"{i}.png")
-        shutil.copy(depth, folder / "depth" / f"{i}.png")
-        (folder / "pose" / f"{i}.txt").write_text(matrix_text(T))
-    for kind in ("color", "depth"):
-        (folder / "intrinsic" / f"intrinsic_{kind}.txt").write_text(matrix_text(K4(INTRINSICS)))
-    return folder
-
-
-def stray(folder, twin):
-    for name in ("depth", "confidence"):
-        (folder / name).mkdir(parents=True)
-    size = (INTRINSICS.width, INTRINSICS.height)
-    video = cv2.VideoWriter(str(folder / "rgb.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10.0, size)
-    lines = ["timestamp, frame, x, y, z, qx, qy, qz, qw"]
-    turn = invert_transform(convert_pose(np.eye(4), ("yup",)))
-    for i, color, depth, T in contents(twin):
-        video.write(cv2.imread(str(color)))
-        shutil.copy(depth, folder / "depth" / f"{i:06d}.png")
-        cv2.imwrite(str(folder / "confidence" / f"{i:06d}.png"), np.full(size[::-1], 2, np.uint8))
-        P = turn @ T
-        values = [1.0 + 0.1 * i, i, *P[:3, 3], *rotation_to_quaternion(P[:3, :3])]
-        lines.append(", ".join(repr(float(v)) for v in values))
-    video.release()
-    (folder / "odometry.csv").write_text("\n".join(lines) + "\n")
-    (folder / "camera_matrix.csv").write_text(matrix_text(K4(INTRINSICS)[:3, :3]).replace(" ", ","))
-    return folder
-
-
-def polycam(folder, twin):
-    inner = folder / "keyframes"
-    for name in ("images", "depth", "cameras"):
-        (inner / name).mkdir(parents=True)
-    for i, color, depth, T in contents(twin):
-        stamp = 1_000_000 + i * 100_000
-        cv2.imwrite(str(inner / "images" / f"{stamp}.jpg"), cv2.imread(str(color)))
-        shutil.copy(depth, inner / "depth" / f"{stamp}.png")
-        P, k = arkit(T), INTRINSICS
-        said = {f"t_{r}{c}": float(P[r, c]) for r in range(3) for c in range(4)}
-        said |= {"fx": k.fx, "fy": k.fy, "cx": k.cx, "cy": k.cy, "width": k.width, "height": k.height}
-        (inner / "cameras" / f"{stamp}.json").write_text(json.dumps(said))
-    return folder
-
-
-def arkitscenes(folder, twin):
-    for name in ("lowres_wide", "lowres_depth", "lowres_wide_intrinsics"):
-        (folder / name).mkdir(parents=True)
-    lines, k = [], INTRINSICS
-    for i, color, depth, T in contents(twin):
-        time_s = 1.0 + 0.1 * i
-        name = f"4711_{time_s:.3f}"
-        shutil.copy(color, folder / "lowres_wide" / f"{name}.png")
-        shutil.copy(depth, folder / "lowres_depth" / f"{name}.png")
-        numbers = [k.width, k.height, k.fx, k.fy, k.cx, k.cy]
-        (folder / "lowres_wide_intrinsics" / f"{name}.pincam").write_text(" ".join(map(str, numbers)))
-        P = invert_transform(T)
-        values = [time_s, *cv2.Rodrigues(P[:3, :3])[0].ravel(), *P[:3, 3]]
-        lines.append(" ".join(repr(float(v)) for v in values))
-    (folder / "lowres_wide.traj").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def record3d(folder, twin):
-    """The EXR export; depth is what the millimetres of the twin mean."""
-    for name in ("rgb", "depth"):
-        (folder / name).mkdir(parents=True)
-    os.environ["OPENCV_IO_ENABLE_OPENEXR"] = "1"
-    for i, color, depth, _ in contents(twin):
-        shutil.copy(color, folder / "rgb" / f"{i}.png")
-        cv2.imwrite(str(folder / "depth" / f"{i}.exr"), metres(depth))
-    (folder / "metadata.json").write_text(json.dumps(record3d_metadata(twin)))
-    return folder
-
-
-def metres(depth):
-    return cv2.imread(str(depth), cv2.IMREAD_UNCHANGED).astype(np.float32) / np.float32(1000)
-
-
-def record3d_metadata(twin):
-    poses = []
-    for _, _, _, T in contents(twin):
-        P = arkit(T)
-        poses.append([*map(float, rotation_to_quaternion(P[:3, :3])), *map(float, P[:3, 3])])
-    k = INTRINSICS
-    K = [k.fx, 0, 0, 0, k.fy, 0, k.cx, k.cy, 1]
-    return {"w": k.width, "h": k.height, "dw": k.width, "dh": k.height, "K": K, "fps": 10, "poses": poses}
-
-
-def r3d(path, twin, pack, **changes):
-    """An .r3d file, depth packed by ``pack``."""
-    said = record3d_metadata(twin) | changes
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("metadata", json.dumps({k: v for k, v in said.items() if v is not None}))
-        for i, color, depth, _ in contents(twin):
-            file.writestr(f"rgbd/{i}.jpg", color.read_bytes())
-            file.writestr(f"rgbd/{i}.depth", pack(metres(depth).tobytes()))
-            file.writestr(f"rgbd/{i}.conf", pack(np.full(WIDTH * HEIGHT, 2, np.uint8).tobytes()))
-    return path
-
-
-MAKERS = dict(zip(EXPORT_FORMATS, (scannet, stray, polycam, arkitscenes, record3d), strict=True))
 
 
 def mapped(recording):
@@ -322,7 +198,7 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
     [
         ("ScanNet's exporter", lambda f: (f / "pose" / "3.txt").unlink(), "3.txt is missing"),
         ("ScanNet's exporter", lambda f: (f / "pose" / "3.txt").write_text("1 2 3"), "matrix of 4x4, got 3 numbers"),
-        ("ScanNet's exporter", lambda f: (f / "pose" / "3.txt").write_text("one"), "could not convert"),
+        ("ScanNet's exporter", lambda f: (f / "pose" / "3.txt").write_text("one " * 16), "could not convert"),
         (
             "ScanNet's exporter",
             lambda f: (f / "intrinsic" / "intrinsic_depth.txt").write_text(matrix_text(np.zeros((4, 4)))),
@@ -331,16 +207,67 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
         ("Stray Scanner", lambda f: (f / "camera_matrix.csv").unlink(), "camera_matrix.csv is missing"),
         ("Stray Scanner", lambda f: (f / "odometry.csv").write_text("1,2,3\n"), "has no column 'timestamp'"),
         ("Stray Scanner", lambda f: (f / "odometry.csv").write_text(""), "has no column 'timestamp'"),
-        ("Stray Scanner", lambda f: (f / "rgb.mp4").write_bytes(b"nothing"), "rgb.mp4 ends before frame 0"),
-        ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("{}"), "KeyError.*t_00"),
-        ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("["), "1000000.json: .*JSON"),
-        ("Record3D", lambda f: (f / "metadata.json").write_text("{}"), "metadata.json: KeyError.*'w'"),
-        ("Record3D", lambda f: (f / "metadata.json").write_text("[]"), "metadata.json: TypeError"),
-        ("Record3D", lambda f: edit_json(f / "metadata.json", K=[1, 2]), "K must have 9 numbers"),
+        (
+            "Stray Scanner",
+            lambda f: (f / "rgb.mp4").write_bytes(b"nothing"),
+            "rgb.mp4 is not an MP4 video",
+        ),
+        ("Stray Scanner", lambda f: change(f / "rgb.mp4", "bytes", [("cut", 0.02)]), "rgb.mp4 ends before frame 0"),
+        ("Stray Scanner", lambda f: change(f / "rgb.mp4", "pipe"), "rgb.mp4 is not a regular file"),
+        (
+            "Stray Scanner",
+            lambda f: (f / "rgb.mp4").write_text("#EXTM3U\n/etc/passwd\n"),
+            "rgb.mp4 is not an MP4 video",
+        ),
+        ("Stray Scanner", lambda f: change(f / "odometry.csv", "pipe"), "odometry.csv: is not a regular file"),
+        ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("{}"), "key 't_00' is missing"),
+        ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("["), "1000000.json: Expecting value"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("{}"), "metadata.json: key 'w' is missing"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("[]"), "metadata.json: it must be a mapping"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", K=[1, 2]), "K must be a list of 9 entries"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", w=1e400), "w must be a whole number .* got inf"),
+        (
+            "Record3D",
+            lambda f: edit_json(f / "metadata.json", h=10**299),
+            "h must be .* got a number of",
+        ),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", h=10**400), "a whole number of 401 digits"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", fps=1e400), "fps must be a finite number"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", frameTimestamps=[1e400]), "frameTimestamps.* got inf"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", frameTimestamps=[0, 1e300]), "frame 1: time must be"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", perFrameIntrinsicCoeffs=[[1e400] * 4]), "frame 0: .*inf"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("[" * 100_000), "metadata.json: .*recursion"),
+        (
+            "Polycam",
+            lambda f: edit_json(keyframe(f), width=1e400),
+            "width must be a whole number",
+        ),
+        (
+            "Polycam",
+            lambda f: edit_json(keyframe(f), fx=10**400),
+            "a whole number of 401 digits",
+        ),
+        ("Polycam", lambda f: edit_json(keyframe(f), fx=[]), "fx must be a finite number"),
+        ("ARKitScenes", lambda f: pincam(f).write_text("inf 120 130 130 79.5 59.5"), "width must be .* got inf"),
+        (
+            "ARKitScenes",
+            lambda f: pincam(f).rename(pincam(f).with_name("4711_9.0.pincam")),
+            "1.000.pincam is missing",
+        ),
+        (
+            "ARKitScenes",
+            lambda f: (f / "lowres_wide" / "4711_1.000.png").rename(f / "lowres_wide" / "4711_inf.png"),
+            "4711_inf.png: the name must end in its time",
+        ),
         ("Record3D", lambda f: edit_json(f / "metadata.json", K=[0] * 9), "frame 0: .*fx must be positive"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", poses=[]), "has the layout of Record3D, but no frames"),
-        ("Record3D", lambda f: edit_json(f / "metadata.json", dw=10**6, dh=10**6), "depth of 1000000x1000000"),
+        (
+            "Record3D",
+            lambda f: edit_json(f / "metadata.json", dw=10**6, dh=10**6),
+            "dh must be a whole number from 1 to 65536, got 1000000",
+        ),
         ("ARKitScenes", lambda f: (f / "lowres_wide.traj").write_text("1 2\n"), "holds no poses"),
+        ("ARKitScenes", lambda f: (f / "lowres_wide.traj").write_text("inf" + " 1e400" * 6), "holds no poses"),
         ("ARKitScenes", lambda f: [p.unlink() for p in (f / "lowres_wide").iterdir()], "no images in lowres_wide"),
     ],
 )
@@ -349,6 +276,140 @@ def test_what_is_wrong_is_named(name, break_it, words, twin, tmp_path):
     break_it(folder)
     with pytest.raises(RecordingError, match=words):
         open_export(folder)
+
+
+def keyframe(folder):
+    return folder / "keyframes" / "cameras" / "1000000.json"
+
+
+def pincam(folder):
+    return folder / "lowres_wide_intrinsics" / "4711_1.000.pincam"
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "pipe", "cut", "words"])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("ScanNet's exporter", "pose/3.txt"),
+        ("ScanNet's exporter", "pose/4.txt"),
+        ("ScanNet's exporter", "color/0.png"),  # by which the size is known
+        ("ScanNet's exporter", "depth/0.png"),
+        ("Stray Scanner", "depth/000003.png"),
+        ("Stray Scanner", "confidence/000003.png"),
+        ("Polycam", "keyframes/cameras/1300000.json"),
+        ("Polycam", "keyframes/images/1300000.jpg"),
+        ("ARKitScenes", "lowres_wide_intrinsics/4711_1.000.pincam"),
+        ("ARKitScenes", "lowres_depth/4711_1.400.png"),
+        ("Record3D", "rgb/3.png"),
+        ("Record3D", "depth/0.exr"),
+    ],
+)
+def test_one_damaged_file_of_a_frame_costs_one_frame(name, file, kind, twin, tmp_path):
+    folder = MAKERS[name](tmp_path / "export", twin)
+    if kind == "cut":
+        change(folder / file, "bytes", [("cut", 0.3)])
+    elif kind == "words":
+        (folder / file).write_text("null inf 1e400 \x00")
+    else:
+        change(folder / file, kind)
+    # a frame is known by this file
+    is_its_name = file in ("color/0.png", "keyframes/cameras/1300000.json", "rgb/3.png")
+    is_optional = kind == "missing" and "confidence" in file
+    if not is_optional and not (is_its_name and kind in ("missing", "pipe")):
+        with pytest.raises(RecordingError, match=file.split("/")[-1]):
+            list(open_export(folder))
+    assert frames_read(folder, True) == FRAMES - (not is_optional)
+
+
+def test_what_is_optional_or_a_little_off_is_read(twin, tmp_path):
+    folder = MAKERS["Polycam"](tmp_path / "polycam", twin)
+    for path in (folder / "keyframes" / "cameras").iterdir():
+        values = json.loads(path.read_text())
+        del values["width"]
+        path.write_text(json.dumps(values))
+    assert frames_read(folder, False) == FRAMES
+    folder = MAKERS["ARKitScenes"](tmp_path / "arkit", twin)
+    pincam(folder).rename(pincam(folder).with_name("4711_1.001.pincam"))
+    assert frames_read(folder, False) == FRAMES
+    folder = MAKERS["Stray Scanner"](tmp_path / "stray", twin)
+    lines = (folder / "odometry.csv").read_text().splitlines()
+    more = [f"{line}, {column}" for line, column in zip(lines, ["fx", "", "x", "inf", "1", "2"], strict=True)]
+    (folder / "odometry.csv").write_text("\n".join(more) + "\n")
+    assert frames_read(folder, False) == FRAMES
+
+
+def test_rows_and_poses_of_impossible_numbers_are_left_out(twin, tmp_path):
+    folder = MAKERS["Stray Scanner"](tmp_path / "stray", twin)
+    with (folder / "odometry.csv").open("a") as file:
+        file.writelines(f"{t}, {frame}, 0, 0, 0, 0, 0, 0, 1\n" for t, frame in ((9, "inf"), ("1e400", 1), (9, -1)))
+    recording = open_export(folder)
+    assert len(recording) == FRAMES
+    assert list(recording.left_out.counts.values()) == [3]
+    path = r3d(tmp_path / "a.r3d", twin, bytes, poses=[*record3d_metadata(twin)["poses"], *[0] * 100_000])
+    recording = open_export(path)
+    assert len(recording) == FRAMES
+    assert list(recording.left_out.counts.values()) == [100_000]
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ("(1000000, 1000000)", "1000000x1000000 pixels need 2000000000000 bytes, got 38400"),
+        ("(9" + "9" * 4000 + ", 1)", "is not an .npy file of depth"),
+        ("(120, 160, 1)", "depth must be"),
+        ("(-1, -19200)", "depth must be"),
+        ("(" * 500, "is not an .npy file of depth"),
+    ],
+)
+def test_the_header_of_depth_as_npy_is_checked_before_it_is_believed(shape, words, twin, tmp_path):
+    folder = MAKERS["Stray Scanner"](tmp_path / "stray", twin)
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    magic = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little")
+    (folder / "depth" / "000000.png").unlink()
+    (folder / "depth" / "000000.npy").write_bytes(magic + header + bytes(2 * WIDTH * HEIGHT))
+    with pytest.raises(RecordingError, match=rf"000000.npy: .*{words}"):
+        list(open_export(folder))
+    assert frames_read(folder, True) == FRAMES - 1
+
+
+def test_a_small_file_that_expands_to_megabytes_is_named(twin, tmp_path):
+    """The size in the directory of the archive is what its writer claims."""
+    whole = json.dumps(record3d_metadata(twin))
+    with zipfile.ZipFile(tmp_path / "a.r3d", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("metadata", whole[:-2] + ", 0" * 4_000_000 + "]}")
+        file.writestr("rgbd/0.jpg", b"")
+    assert (tmp_path / "a.r3d").stat().st_size < 20_000
+    with pytest.raises(RecordingError, match=r"a.r3d: metadata has more than \d{7} bytes, packed into \d+"):
+        open_export(tmp_path / "a.r3d")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_entries_packed_in_another_way_are_named(method, twin, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.r3d", "w", method) as file:
+        file.writestr("metadata", "{}")
+    with pytest.raises(RecordingError, match=rf"a.r3d: metadata is compressed by method {method}"):
+        open_export(tmp_path / "a.r3d")
+
+
+def test_an_encrypted_entry_is_named(twin, tmp_path):
+    path = r3d(tmp_path / "a.r3d", twin, bytes)
+    data = bytearray(path.read_bytes())
+    for at in [match.start() for match in re.finditer(rb"PK\x01\x02", bytes(data))]:
+        data[at + 8] |= 1
+    for at in [match.start() for match in re.finditer(rb"PK\x03\x04", bytes(data))]:
+        data[at + 6] |= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match=r"cannot read metadata of .*a.r3d: .*encrypted"):
+        open_export(path)
+
+
+def test_an_exr_image_of_claimed_gigabytes_is_named(twin, tmp_path):
+    folder = MAKERS["Record3D"](tmp_path / "export", twin)
+    data = (folder / "depth" / "0.exr").read_bytes()
+    at = data.index(b"box2i") + 10
+    (folder / "depth" / "0.exr").write_bytes(data[:at] + struct.pack("<iiii", 0, 0, 29_999, 29_999) + data[at + 16 :])
+    with pytest.raises(RecordingError, match=r"0.exr: claims 30000x30000 pixels"):
+        list(open_export(folder))
 
 
 @pytest.mark.parametrize("name", EXPORT_FORMATS)

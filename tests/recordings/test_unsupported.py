@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from support.bag_tools import camera_info, compressed, image, transform, write_bag
 from support.small_recording import write_recording
 from typer.testing import CliRunner
@@ -92,6 +94,21 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bag(tmp_path: Path, name: str, command: str) -> None:
     other, words = CASES[name]
     assert words in said(command, write_bag(tmp_path / "bag", messages(**other)), tmp_path)
+
+
+@pytest.mark.parametrize("command", ["replay", "doctor"])
+@pytest.mark.parametrize("kind", ["rtabmap_msgs/msg/RGBDImage", "realsense2_camera_msgs/msg/RGBD"])
+def test_a_bag_of_messages_that_combine_colour_and_depth(tmp_path: Path, kind: str, command: str) -> None:
+    store = get_typestore(Stores.ROS2_JAZZY)
+    store.register(get_types_from_msg("std_msgs/Header header\nsensor_msgs/Image rgb\nsensor_msgs/Image depth\n", kind))
+    with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        connection = writer.add_connection("/camera/rgbd", kind, typestore=store)
+        color = image(10**18, OPTICAL, np.zeros((H, W, 3), np.uint8))
+        message = store.types[kind](color.header, color, color)
+        writer.write(connection, 10**18, store.serialize_cdr(message, kind))
+    told = said(command, tmp_path / "bag", tmp_path)
+    assert f"/camera/rgbd ({kind}): messages that combine colour and depth cannot be read" in told
+    assert "use the driver's separate topics" in told
 
 
 def test_depth_of_lower_resolution_is_named_by_the_doctor(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +316,61 @@ def test_maps_with_and_without_the_ending_have_labels_of_their_own(sound: Path, 
     for name in names:
         said.save(tmp_path / name)
     assert {p for p in tmp_path.iterdir() if p.suffix == ".json"} == paths
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["changed labels", "no labels any more"])
+def test_a_kill_between_map_and_labels_is_made_good_at_the_next_load(
+    sound: Path, live: Perceptron, tmp_path: Path, labelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "home.safetensors"
+    said = Perceptron(config())
+    said.load(sound)
+    said.save(path)
+    before = labels_path(path).read_text()
+    if labelled:
+        said.correct_object(said.objects[0].id, "tool cabinet")
+    script = f"""
+import os, signal
+from embodied_perceptron.scene import live_map
+from embodied_perceptron.recordings import files
+replace = files.os.replace
+def killed(source, target):
+    if str(target).endswith(".json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+files.os.replace = killed
+target = live_map.labels_path({str(path)!r})
+with live_map._written_labels(target, {{"version": 1, "corrections": [], "names": []}}):
+    replace({str(tmp_path / "next")!r}, {str(path)!r})
+"""
+    (said if labelled else live).save(tmp_path / "next")
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert labels_path(path).read_text() == before  # behind the map
+    fresh = Perceptron(config())
+    fresh.load(path)
+    assert "a save of this map was interrupted" in caplog.text
+    if labelled:
+        assert labels_path(path).read_text() == labels_path(tmp_path / "next").read_text() != before
+    else:
+        assert not labels_path(path).exists()
+
+
+def test_labels_are_on_the_disk_before_the_map_replaces_the_old_one(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "home.safetensors"
+    said = Perceptron(config())
+    said.load(sound)
+    replaced, replace = [], os.replace
+
+    def recorded(source: Path, target: Path) -> None:
+        replaced.append((Path(target).name, sorted(p.name.split(".")[2] for p in tmp_path.glob(".*.tmp"))))
+        replace(source, target)
+
+    monkeypatch.setattr("embodied_perceptron.recordings.files.os.replace", recorded)
+    said.save(path)
+    assert replaced == [("home.safetensors", ["labels", "safetensors"]), ("home.labels.json", ["labels"])]
 
 
 @pytest.mark.parametrize("corrected", [True, False])

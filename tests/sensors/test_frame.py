@@ -74,3 +74,12 @@ def test_posed_frame_checks_the_pose() -> None:
     assert PosedFrame(build(), np.eye(4)).T_world_camera.dtype == np.float64
     with pytest.raises(ValueError, match="T_world_camera"):
         PosedFrame(build(), np.full((4, 4), np.nan))
+
+
+@pytest.mark.parametrize(
+    ("camera", "message"), [("", "must not be empty"), ("x" * 1_000_000, "at most 1000 characters")]
+)
+def test_names_of_cameras_have_limits(camera: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        build(camera=camera)
+    assert len(str(refused.value)) < 200

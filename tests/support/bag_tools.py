@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
-from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, rotation_to_quaternion
 from embodied_perceptron.recordings.image_codec import encode_image
@@ -87,4 +88,40 @@ def write_bag(
             if topic not in connections:
                 connections[topic] = writer.add_connection(topic, kind, typestore=STORE)
             writer.write(connections[topic], logged_ns, STORE.serialize_cdr(message, kind))
+    return path
+
+
+def as_ros1(message: Any, store: Any) -> Any:
+    """The same message with ROS 1 types: a sequence number in headers, upper-case calibration."""
+    if isinstance(message, np.ndarray) or not hasattr(message, "__msgtype__"):
+        return [as_ros1(m, store) for m in message] if isinstance(message, list) else message
+    kind = store.types[message.__msgtype__]
+    values = {}
+    for name in kind.__dataclass_fields__:
+        ours = name if hasattr(message, name) else name.lower()  # D K R P
+        if name != "__msgtype__":
+            values[name] = 0 if name == "seq" else as_ros1(getattr(message, ours), store)
+    return kind(**values)
+
+
+def ros1_store() -> Any:
+    """The types of ROS 1, and TFMessage of tf2."""
+    store = get_typestore(Stores.ROS1_NOETIC)
+    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
+    return store
+
+
+def write_ros1_bag(path: Path, messages: list[tuple[str, int, Any]], compressed_by: Any = None) -> Path:
+    """``messages``: (topic, time of recording, message of ROS 2)."""
+    store = ros1_store()
+    writer = Ros1Writer(path)
+    if compressed_by is not None:
+        writer.set_compression(compressed_by)
+    with writer:
+        connections: dict[str, Any] = {}
+        for topic, logged, message in messages:
+            kind = message.__msgtype__
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
     return path

@@ -16,7 +16,7 @@ import shutil
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
+from support.wild_recordings import DAMAGES, damaged
 from tf2_msgs.msg import TFMessage
 
 from embodied_perceptron.config import ConfigError, SynchronizerConfig, load_config
@@ -76,16 +77,7 @@ _FRAMES = ["odom", "map", "base_link", "raw_optical", "packed_optical", "/odom",
 _ODD = ["", "\n", "\t\r", "'; --", "../..", "%s%n", "${HOME}", "\u202e", "\ufeff", "None", "{", "[]", "x" * 3000]
 _CHARACTERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 _TEXTS = st.sampled_from(_FRAMES) | st.sampled_from(_ODD) | _CHARACTERS
-_PLACES = st.floats(0, 1)  # a share of the length
-_DAMAGE = st.one_of(
-    st.tuples(st.just("cut"), _PLACES),
-    st.tuples(st.just("flip"), _PLACES | _PLACES.map(lambda x: x**6), st.integers(1, 255)),
-    st.tuples(st.just("insert"), _PLACES, st.binary(max_size=16)),
-    st.tuples(st.just("drop"), _PLACES, st.integers(1, 64)),
-    st.tuples(st.just("number"), _PLACES, st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, UINT32])),
-)
-_DAMAGES = st.lists(_DAMAGE, min_size=1, max_size=3)
-FILES = st.fixed_dictionaries({"damage": _DAMAGES})
+FILES = st.fixed_dictionaries({"damage": DAMAGES})
 _STAMP = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, UINT32))
 _SIZES = st.sampled_from([0, 1, 2, 7, 255, 65535, 2**31 - 1, UINT32]) | st.integers(0, UINT32)
 _SHORT = {"min_size": 3, "max_size": 3}
@@ -110,7 +102,7 @@ _IMAGE: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("step", "height", "width"), _SIZES),
     "is_bigendian": st.integers(0, 255),
     "format": st.sampled_from(_FORMATS),
-    "damage": _DAMAGES,
+    "damage": DAMAGES,
     "stamp": _STAMP,
 }
 _FRAME: dict[str, st.SearchStrategy[Any]] = {
@@ -162,7 +154,7 @@ _CANCEL = st.integers(0, 29).map(lambda i: {"id": f"s{i}", "cancel": True})
 _FIELDS = st.dictionaries(st.sampled_from(_QUERY_FIELDS) | _TEXTS, _ANY, max_size=4)
 QUERIES = st.one_of(
     st.fixed_dictionaries({"text": _ASKED}),
-    st.fixed_dictionaries({"fields": _FIELDS | _STANDING | _CANCEL}, optional={"damage": _DAMAGES}),
+    st.fixed_dictionaries({"fields": _FIELDS | _STANDING | _CANCEL}, optional={"damage": DAMAGES}),
 )
 _PATHS = ["a.map", "b/c.map", "../x", "/etc/passwd", "/dev/null", ".", "a" * 255, "a" * 300, "damaged.map"]
 _BOX = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
@@ -219,7 +211,7 @@ _TUM_LINES = [
 ]
 _TUM_KEYS = ["width", "height", "fx", "fy", "cx", "cy", "depth_scale", "depth_invalid", "camera", "x"]
 TUM_FOLDERS = st.one_of(
-    st.fixed_dictionaries({"file": st.sampled_from(_TUM_FILES), "damage": _DAMAGES}),
+    st.fixed_dictionaries({"file": st.sampled_from(_TUM_FILES), "damage": DAMAGES}),
     st.fixed_dictionaries({"file": st.sampled_from(_TUM_FILES[:3]), "line": st.sampled_from(_TUM_LINES) | _TEXTS}),
     st.fixed_dictionaries({"key": st.sampled_from(_TUM_KEYS), "value": _ANY}),
 )
@@ -235,23 +227,6 @@ YAML = (
 _YAML_LINES = ["volume: 3", "volume: {voxel_size_m: .nan}", "x: &a [*a]", "!!python/object:os.system x", "? [1]\n: 2"]
 _YAML_LINES += ["a: &a [x,x]\nb: &b [*a,*a,*a,*a]\nc: [*b,*b,*b,*b]", "- 1", "volume: {voxel_size_m: 1e400}", "\t"]
 CONFIGURATIONS = FILES | st.fixed_dictionaries({"yaml": st.sampled_from(_YAML_LINES) | _TEXTS})
-
-
-def damaged(data: bytes, damages: Sequence[Sequence[Any]]) -> bytes:
-    """``data`` after each of ``damages`` in turn."""
-    for kind, share, *rest in damages:
-        where = min(int(share * len(data)), max(len(data) - 1, 0))
-        if kind == "cut":
-            data = data[:where]
-        elif kind == "flip" and data:
-            data = data[:where] + bytes([data[where] ^ rest[0]]) + data[where + 1 :]
-        elif kind == "insert":
-            data = data[:where] + rest[0] + data[where:]
-        elif kind == "drop":
-            data = data[:where] + data[where + rest[0] :]
-        elif kind == "number":
-            data = data[:where] + struct.pack("<I", rest[0]) + data[where + 4 :]
-    return data
 
 
 # ------------------------------------------------------------------------------------------------------------ messages

@@ -8,6 +8,7 @@ answer or in a :class:`ToolInputError` that says what is wrong and what to do. T
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -462,7 +463,7 @@ def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
     """Call a tool. Raises :class:`ToolInputError`, and :class:`.SceneUnavailableError` without a scene."""
     if name not in TOOLS:
         raise ToolInputError(f"there is no tool {_short(name)}; there are {', '.join(TOOLS)}")
-    given = {} if arguments is None else arguments
+    given = understood(TOOLS[name].input_schema, {} if arguments is None else arguments)
     problem = input_problem(TOOLS[name].input_schema, given)
     if problem:
         raise ToolInputError(f"{name}: {problem}")
@@ -478,6 +479,33 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "integer": (int, "a whole number"),
     "number": ((int, float), "a number"),
 }
+
+
+_MAX_JSON = 20_000  # characters; 500 ids have 9,000
+_ABSENT = (None, "null", "None")
+
+
+def understood(schema: Schema, value: object) -> object:
+    """A JSON value with texts in place of lists, numbers and flags read, and optional arguments that are null left out.
+
+    Many models send ``"[1, 2]"`` for a list, ``"1"`` for a number, ``"true"`` for a flag, and null for an option that
+    they do not use. Values with more than one meaning stay, so that :func:`input_problem` refuses them.
+    """
+    kind = schema["type"]
+    if kind != "string" and isinstance(value, str) and len(value) <= _MAX_JSON:
+        try:
+            read = json.loads(value.lower() if kind == "boolean" else value)
+        except (ValueError, RecursionError):
+            return value
+        number = kind in ("integer", "number") and type(read) in (int, float)
+        value = read if number or (kind not in ("integer", "number") and isinstance(read, _KINDS[kind][0])) else value
+    if kind == "array" and isinstance(value, list):
+        return [understood(schema["items"], entry) for entry in value]
+    if kind != "object" or not isinstance(value, Mapping):
+        return value
+    known, needed = schema["properties"], schema["required"]
+    used = {k: v for k, v in value.items() if k not in known or k in needed or v not in _ABSENT}
+    return {k: understood(known[k], v) if k in known else v for k, v in used.items()}
 
 
 def input_problem(schema: Schema, value: object, where: str = "") -> str:

@@ -54,6 +54,8 @@ _PLANE_M = 0.02  # largest distance of a plane's points
 _MIN_PLANE_SHARE = 0.2  # of all points; below, the largest plane may go through clutter
 _LATE_SHARE = 0.5  # of the time that frames wait for a pose; longer delays lose frames when they vary
 _FROZEN_IMAGES = 5
+_ONE_KIND = "let the driver publish one kind of depth on this topic, or restart it"
+_ALTERNATING_SHARE, _REGULAR_SHARE, _ORDINALS = 0.1, 0.6, {2: "second", 3: "third"}
 _FUSED_SHARE = 0.5  # of the frames; fewer are an error
 # a transform jumps when it changes by _JUMP (m or rad), faster than _FASTEST (m/s or rad/s); it returns when it comes
 # back to within a share of the jump
@@ -104,7 +106,7 @@ class Finding:
 _CAUSES_FIRST = (
     *("reading", "images", "messages", "calibration", "sizes", "clock", "topics", "QoS", "data", "stamps"),
     *("clock offset", "transforms", "poses", "camera frame", "pose convention", "scale", "depth unit", "world axes"),
-    *("pairing", "registration", "focal length", "depth", "depth frozen"),
+    *("pairing", "single frames", "registration", "focal length", "depth", "depth frozen"),
 )
 
 
@@ -134,6 +136,7 @@ class CameraEvidence:
         frames: frame ids by ``color`` and ``depth``, where known.
         registered_here: depth has its own camera and is registered to colour on reading; ``depth_size``, ``depths`` and
             ``pairs`` then describe the registered images.
+        says_aligned: depth has the calibration of colour, or comes on a topic of aligned depth.
         calibrations: one for each change.
         refused: reason why a calibration could not be used; "" without one.
         depth_scale: raw units per metre that the depth was read with; None for depth in metres or when unknown.
@@ -141,6 +144,8 @@ class CameraEvidence:
         depths: (stamp, (H, W) float32 canonical depth), an even sample.
         pairs: simultaneous (colour, depth), an even sample, as for :func:`measure_alignment`.
         poses: (stamp, pose lookup in the world frame) of colour images, in order.
+        inconsistent: (number, stamp, what is wrong) of frames whose depth contradicts the frames before.
+        undecided: number of frames whose depth contradicts as many others.
     """
 
     color_ns: list[int] = field(default_factory=list)
@@ -149,6 +154,7 @@ class CameraEvidence:
     depth_size: tuple[int, int] | None = None
     frames: dict[str, str] = field(default_factory=dict)
     registered_here: bool = False
+    says_aligned: bool = False
     calibrations: list[CameraModel] = field(default_factory=list)
     refused: str = ""
     depth_scale: float | None = None
@@ -156,6 +162,8 @@ class CameraEvidence:
     depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
     pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
+    inconsistent: list[tuple[int, int, str]] = field(default_factory=list)
+    undecided: int = 0
 
     def add_calibration(self, model: CameraModel) -> None:
         """Add a calibration unless it equals the last."""
@@ -175,7 +183,8 @@ def check_camera(
     size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
     findings = check_sizes(evidence.color_size, evidence.depth_size, size, evidence.refused)
     if "color" in evidence.frames and "depth" in evidence.frames:
-        findings += check_registration(evidence.frames["color"], evidence.frames["depth"], evidence.registered_here)
+        frames = evidence.frames["color"], evidence.frames["depth"]
+        findings += check_registration(*frames, evidence.registered_here, evidence.says_aligned)
     if len(evidence.calibrations) > 1:
         message = f"{name}: camera_info changes {len(evidence.calibrations) - 1} times"
         findings.append(Finding("calibration", Severity.WARNING, message, "frames use the calibration of their stamp"))
@@ -191,6 +200,11 @@ def check_camera(
     findings += check_pairing(colors_ns, evidence.depth_ns, config.pair_tolerance_s)
     findings += check_poses(name, [answer for _, answer in evidence.poses])
     found = {stamp: answer.T for stamp, answer in evidence.poses if isinstance(answer, Found)}
+    alternating = check_alternating(name, evidence.undecided, len(found))
+    findings += alternating or check_single_frames(name, evidence.inconsistent, len(found))
+    bad_ns = np.array([stamp for _, stamp, _ in evidence.inconsistent])
+    tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
+    depths = [d for d in evidence.depths if not (np.abs(bad_ns - d[0]) <= tolerance_ns).any()]
     if not found:
         return findings
     if live:
@@ -202,8 +216,8 @@ def check_camera(
         findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
     if evidence.depth_repeats >= _FROZEN_IMAGES:
         findings.append(_frozen(name, evidence.depth_repeats))
-    if model is not None and evidence.depth_size == size:
-        at = zip(evidence.depths, _poses_at(evidence.depths, found), strict=True)
+    if model is not None and evidence.depth_size == size and not alternating:  # no other cause fits both kinds
+        at = zip(depths, _poses_at(depths, found), strict=True)
         posed = [(stamped, T) for stamped, T in at if T is not None]
         findings += check_views(
             name,
@@ -218,8 +232,31 @@ def check_camera(
         findings += axes
         if not foreign and not axes:
             agree = any(finding.check == "views" and finding.severity == Severity.OK for finding in findings)
-            findings += check_level(_world_points(evidence.depths, model.intrinsics, found), agree)
+            findings += check_level(_world_points(depths, model.intrinsics, found), agree)
     return findings
+
+
+def check_alternating(camera: str, undecided: int, frames: int) -> list[Finding]:
+    """Report depth that alternates between two kinds; ``undecided``: see :class:`CameraEvidence`."""
+    if undecided <= _ALTERNATING_SHARE * frames:
+        return []
+    message = f"{camera}: depth alternates, about every second frame, between two kinds that contradict each other"
+    return [Finding("single frames", Severity.ERROR, message, _ONE_KIND)]
+
+
+def check_single_frames(camera: str, inconsistent: Sequence[tuple[int, int, str]], frames: int) -> list[Finding]:
+    """Report frames whose depth contradicts the frames before; see :attr:`CameraEvidence.inconsistent`."""
+    if not inconsistent:
+        return []
+    steps = Counter(np.diff([number for number, _, _ in inconsistent]).tolist())
+    step, times = max(steps.items(), key=lambda item: item[1], default=(0, 0))
+    regular = times >= _REGULAR_SHARE * len(inconsistent)
+    every = f", every {_ORDINALS.get(step, f'{step}th')} frame" if regular and step > 1 else ""
+    kinds = Counter(detail.partition(",")[0] for _, _, detail in inconsistent).most_common(3)
+    listed = ", ".join(f"{count} times {kind}" for kind, count in kinds)
+    share = len(inconsistent) / max(frames, 1)
+    message = f"{camera}: {len(inconsistent)} of {frames} frames ({share:.0%}{every}) contradict the others: {listed}"
+    return [Finding("single frames", Severity.WARNING, f"{message}; they are not fused", _ONE_KIND)]
 
 
 def _frozen(camera: str, repeats: int) -> Finding:
@@ -353,13 +390,22 @@ def check_sizes(
     return [Finding("sizes", Severity.ERROR, text, remedy)]
 
 
-def check_registration(color_frame: str, depth_frame: str, registered_here: bool = False) -> list[Finding]:
+def check_registration(
+    color_frame: str, depth_frame: str, registered_here: bool = False, says_aligned: bool = False
+) -> list[Finding]:
     """Check that depth has the frame id of the colour camera, or is registered by its own calibration."""
     if registered_here:
         message = f"depth in {depth_frame!r} is registered to colour in {color_frame!r} by its own calibration"
         return [Finding("registration", Severity.OK, message)]
     if color_frame == depth_frame:
         return [Finding("registration", Severity.OK, f"colour and depth are both in {color_frame!r}")]
+    if says_aligned:
+        message = (
+            f"depth has the frame id {depth_frame!r}, but by its calibration or topic it is aligned to colour already: "
+            "it is used as it is"
+        )
+        remedy = f"let the driver write the frame id of colour, {color_frame!r}, into its header"
+        return [Finding("registration", Severity.INFO, message, remedy)]
     return [
         Finding(
             "registration",

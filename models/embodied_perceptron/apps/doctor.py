@@ -38,6 +38,8 @@ from embodied_perceptron.recordings.recording import (
     TransformSample,
 )
 from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.sensors.depth_consistency import DepthConsistency
+from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, Found, TooEarly, TransformTree, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage, Drop
 
@@ -52,6 +54,7 @@ _MOVED = 0.005  # m, or of a rotation's entries, between two images
 
 @dataclass
 class _PlayedCamera(CameraEvidence):
+    posed: int = 0
     last_color: tuple[int, NDArray[np.uint8]] | None = None
     damaged: list[str] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)  # stamps without a looked up pose
@@ -111,13 +114,19 @@ class _Examination:
         self._config = config
         self._on_progress = on_progress
         self._world_frame = world_frame
+        original = _original(recording)
         self._cameras = {
-            camera: _PlayedCamera(frames=_image_frames(recording, camera), depth_scale=recording.depth_scale(camera))
+            camera: _PlayedCamera(
+                frames=_image_frames(recording, camera),
+                says_aligned=isinstance(original, BagRecording) and original.says_aligned(camera),
+                depth_scale=recording.depth_scale(camera),
+            )
             for camera in recording.cameras
         }
         self._every = max(1, len(recording) // (_SAMPLED * max(1, len(self._cameras))))
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
         self._conflicts = ConflictingTransforms()
+        self._consistency = DepthConsistency()
         self._findings: list[Finding] = []
         self._seen = 0
 
@@ -128,7 +137,8 @@ class _Examination:
         )
         first_drops: dict[str, Drop] = {}
         try:
-            for _ in stream:
+            for posed in stream:
+                self._check_consistency(posed)
                 for drop in stream.take_drops():
                     first_drops.setdefault(drop.reason, drop)
         except RecordingError as error:
@@ -140,6 +150,7 @@ class _Examination:
             self._look_up_poses(name, camera, final=True)
             camera.refused = self._refused(name)
             camera.depth_repeats = _longest_freeze(camera)
+            camera.undecided = self._consistency.undecided[name]
             if camera.damaged:
                 message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
                 remedy = "record again, or use replay --skip-damaged"
@@ -155,6 +166,12 @@ class _Examination:
         findings += _check_tree(self._tree)
         findings += check_drops(stream.colors_played, stream.stats.emitted, stream.stats.dropped, first_drops)
         return findings
+
+    def _check_consistency(self, posed: PosedFrame) -> None:
+        camera = self._cameras[posed.frame.camera]
+        camera.posed += 1
+        if detail := self._consistency.check(posed):
+            camera.inconsistent.append((camera.posed, posed.frame.stamp_ns, detail))
 
     def _refused(self, camera: str) -> str:
         """Return the reason why a calibration of a camera was left out."""
@@ -326,11 +343,11 @@ _OPTIONAL_PACKAGES = {
     "embodied_perceptron_msgs": ("live topics", "make setup, or colcon build in ros_ws"),
     "vision_msgs": ("live topics", "make setup, or install ros-DISTRO-vision-msgs"),
     "rerun": ("recordings for the Rerun viewer", "pip install 'embodied-perceptron[viewer]'"),
-    "viser": ("the viewer in the browser", "pip install 'embodied-perceptron[web]'"),
+    "viser": ("the viewer in the browser", "pip install 'viser>=1.0'"),
     "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
     "liblzfse": ("depth of Record3D's .r3d files", "pip install 'embodied-perceptron[record3d]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
-    "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),
+    "embreex": ("simulated recordings", "pip install 'embreex>=2.17', which has wheels for x86-64"),
 }
 
 

@@ -143,7 +143,8 @@ def replay(
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
     due_ns: int | None = None
-    jumps = unplaced = 0
+    jumps = 0
+    unfused = Counter[str]()
     first_drops: dict[str, Drop] = {}
     unmapped_m: list[float] = []  # median depths of frames without a fused point
 
@@ -156,11 +157,7 @@ def replay(
         for drop in stream.take_drops():
             note(drop)
         progress.frames = stream.colors_played
-        progress.dropped = stream.stats.dropped
-        if unusable := len(fuse_ms) - progress.fused - unplaced:
-            progress.dropped[NOT_FUSED] = unusable
-        if unplaced:
-            progress.dropped[LOOKING_FOR_PLACE] = unplaced
+        progress.dropped = Counter(stream.stats.dropped) + unfused
         if on_progress:
             on_progress(progress)
 
@@ -173,7 +170,7 @@ def replay(
             perceptron.forget_stamps()
         report = _timed(fuse_ms, perceptron.integrate, posed)
         if estimate := perceptron.place_estimate:
-            unplaced += 1
+            unfused[LOOKING_FOR_PLACE] += 1
             note(Drop(posed.frame.camera, stamp_ns, LOOKING_FOR_PLACE, estimate.reason))
             report_progress()
             continue
@@ -181,8 +178,10 @@ def replay(
             progress.fused += 1
             positions.append((invert_transform(perceptron.T_world_map) @ posed.T_world_camera)[:3, 3])
         else:
-            note(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
-        if report.points == 0:
+            reason = report.reason if report.detail else NOT_FUSED
+            unfused[reason] += 1
+            note(Drop(posed.frame.camera, stamp_ns, reason, report.detail or report.reason))
+        if report.points == 0 and not report.detail:
             known = posed.frame.depth_m[posed.frame.depth_m > 0]
             unmapped_m.append(float(np.median(known)) if len(known) else 0.0)
         if due_ns is None or stamp_ns >= due_ns:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.recordings.plain_values import forbidden_character
+
 MAX_LABEL_LENGTH = 100
 
 # Reasons for drops, in the order of checking.
@@ -127,7 +129,8 @@ def clean_label(label: str) -> str:
     Names of any language stay what they are: nothing is translated.
     """
     plain = unicodedata.normalize("NFKC", label)
-    plain = "".join(c if c.isprintable() else " " for c in plain).replace("_", " ").lower()
+    plain = "".join(" " if not c.isprintable() or forbidden_character(c) else c for c in plain)
+    plain = plain.replace("_", " ").lower()
     text = " ".join(plain.split())
     return text if len(text) <= MAX_LABEL_LENGTH else ""
 

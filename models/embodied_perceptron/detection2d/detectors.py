@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from embodied_perceptron.detection2d.layouts import (
     picture_masks,
 )
 from embodied_perceptron.geometry.suppression import picture_nms
-from embodied_perceptron.inference.onnx import CPU, open_session
+from embodied_perceptron.inference.onnx import CPU, open_session, run_session
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 # the 80 classes of COCO in their usual order (facts of the data set, cocodataset.org)
@@ -35,6 +36,8 @@ COCO_CLASSES: tuple[str, ...] = (
 )  # fmt: skip
 _LARGEST_INPUT_PX = 4096
 _LONGEST_NAMES = 200_000
+_TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_LITERALS = re.compile(r"\s*[\[({][\d\s:,]*[\])}]\s*")  # without texts; deeper nesting can exhaust Python's parser
 
 
 class DetectorFileError(ValueError):
@@ -79,7 +82,7 @@ class OnnxDetector:
         long_side_px: of the input where the file leaves it free; 0 = the layout's default.
         providers, threads: of ONNX Runtime; see :class:`~embodied_perceptron.inference.onnx.OnnxImageEncoder`.
 
-    Raises ``ValueError`` for an unknown layout, an input that is not an image or unreadable metadata,
+    Raises ``ValueError`` for an unknown layout, an input that is no image or a too large one, unreadable metadata,
     ``FileNotFoundError``, and the errors of opening an ONNX session.
     """
 
@@ -102,14 +105,20 @@ class OnnxDetector:
         self.classes = tuple(classes) or _names_in(self._session) or COCO_CLASSES
         inputs = self._session.get_inputs()
         pictures = [i for i in inputs if len(i.shape) == 4]
-        channels = pictures[0].shape[1] if len(pictures) == 1 else None
-        if len(pictures) != 1 or (isinstance(channels, int) and channels != 3):
+        batch, channels = pictures[0].shape[:2] if len(pictures) == 1 else (None, None)
+        wrong = (isinstance(batch, int) and batch > 1) or (isinstance(channels, int) and channels != 3)
+        if len(pictures) != 1 or wrong:
             shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
             raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
         self._input = pictures[0].name
         self._half = pictures[0].type == "tensor(float16)"
         self._sizes = [i.name for i in inputs if i.name != self._input]  # RT-DETR scales its boxes to this size
         height, width = pictures[0].shape[2:]
+        largest = max((side for side in (height, width) if isinstance(side, int)), default=0)
+        if largest > _LARGEST_INPUT_PX:
+            raise ValueError(
+                f"{path} has an input of {width} x {height} pixels, the limit is {_LARGEST_INPUT_PX} a side"
+            )
         fixed = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
         self._size = (int(width), int(height)) if fixed else None
         self._long_side_px = long_side_px or self.layout.long_side_px
@@ -134,7 +143,7 @@ class OnnxDetector:
         feed: dict[str, Any] = {self._input: tensor.astype(np.float16) if self._half else tensor}
         feed |= {name: np.array([size], dtype=np.int64) for name in self._sizes}
         names = [output.name for output in self._session.get_outputs()]
-        outputs = dict(zip(names, (np.asarray(v) for v in self._session.run(names, feed)), strict=True))
+        outputs = dict(zip(names, (np.asarray(v) for v in run_session(self._session, names, feed)), strict=True))
         try:
             raw = self.layout.decode(outputs, size, len(self.classes), self.limits.min_score)
         except LayoutError as error:
@@ -162,9 +171,11 @@ def _names_in(session: Any) -> tuple[str, ...]:
         raise ValueError(
             f"the file's entry 'names' has {len(text)} characters, more than the limit of {_LONGEST_NAMES}"
         )
+    if _LITERALS.fullmatch(_TEXT.sub("", text)) is None:
+        raise ValueError(f"the file's entry 'names' cannot be read: {text[:80]!r}")
     try:
         names = ast.literal_eval(text)  # literals only, no code
-    except (ValueError, SyntaxError) as error:
+    except (ValueError, SyntaxError, MemoryError) as error:
         raise ValueError(f"the file's entry 'names' cannot be read: {text[:80]!r}") from error
     if isinstance(names, dict) and set(names) == set(range(len(names))):
         names = [names[i] for i in range(len(names))]

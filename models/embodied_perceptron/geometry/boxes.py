@@ -448,8 +448,16 @@ class Bounds:
     def pairs_within(self, other: Bounds, reach_m: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return (P,), (P,) sorted indices of pairs with ``other`` at most ``reach_m`` apart in x and in y.
 
-        Sweeps along x: of two overlapping intervals one begins inside the other.
+        Sweeps along x: of two overlapping intervals one begins inside the other. Pairs near in x alone are kept for
+        some rows at a time, so the memory is that of the result.
         """
+        if len(self.low) > _ROWS_AT_ONCE:
+            firsts = range(0, len(self.low), _ROWS_AT_ONCE)
+            parts = [
+                self[np.arange(i, min(i + _ROWS_AT_ONCE, len(self.low)))].pairs_within(other, reach_m) for i in firsts
+            ]
+            rows = np.concatenate([rows + first for first, (rows, _) in zip(firsts, parts, strict=True)])
+            return rows, np.concatenate([columns for _, columns in parts])
         low, high, low2, high2 = self.low[:, 0], self.high[:, 0], other.low[:, 0], other.high[:, 0]
         rows, columns = _begin_within(low, high, low2, reach_m, "left")
         columns2, rows2 = _begin_within(low2, high2, low, reach_m, "right")
@@ -472,6 +480,9 @@ class Bounds:
         """Return (N, M) IoU of the bounds."""
         common = self.common_volume(other)
         return np.asarray(common / (self.volume[:, None] + other.volume[None] - common))
+
+
+_ROWS_AT_ONCE = 1024
 
 
 def _begin_within(

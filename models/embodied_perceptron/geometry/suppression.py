@@ -236,10 +236,9 @@ def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDA
 def touching_pairs(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return rows i < j of (N, 9) boxes whose thickened bounds overlap, ordered by i, then j."""
     bounds = Bounds.of(thickened(boxes))
-    low, high = bounds.low, bounds.high
-    apart = ((low[:, None] > high[None]) | (high[:, None] < low[None])).any(axis=2)
-    i, j = np.nonzero(np.triu(~apart, 1))
-    return i, j
+    i, j = bounds.pairs_within(bounds, 0.0)
+    touching = (i < j) & (bounds.low[i, 2] <= bounds.high[j, 2]) & (bounds.low[j, 2] <= bounds.high[i, 2])
+    return i[touching], j[touching]
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
     q = np.asarray(quaternion_xyzw, dtype=np.float64)
     if q.shape != (4,):
         raise ValueError(f"quaternion must have shape (4,), got {q.shape}")
-    norm = float(np.linalg.norm(q))
+    norm = float(np.linalg.norm(q)) if all(-2.0 < v < 2.0 for v in q.tolist()) else np.inf  # squares may overflow
     if not np.isfinite(norm) or abs(norm - 1.0) > _UNIT_QUATERNION_TOLERANCE:
         raise ValueError(f"quaternion must have unit norm, got {q.tolist()} with norm {norm:.6g}")
     x, y, z, w = q / norm

@@ -5,16 +5,19 @@ A file is self-contained: normalisation, strides and channels, or the tokenizer,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import json
 import logging
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from embodied_perceptron.nn.image_encoder import ImageEncoder, check_images, empty_levels, prepare_images
@@ -24,6 +27,7 @@ from embodied_perceptron.recordings.files import atomic_path
 OPSET = 17  # understood by the TensorRT of current Jetson releases
 CPU = ("CPUExecutionProvider",)
 _METADATA_KEY = "embodied_perceptron"
+_STOP_S = 5.0  # for runs to stop at the end of the program
 
 
 def export_image_encoder(encoder: ImageEncoder, path: str | Path) -> None:
@@ -126,6 +130,32 @@ def open_session(path: str | Path, providers: Sequence[str] = CPU, threads: int 
     return session
 
 
+_running: set[Any] = set()  # options of the runs in progress
+
+
+def run_session(session: Any, outputs: Sequence[str] | None, feed: Mapping[str, NDArray[Any]]) -> list[Any]:
+    """``session.run``; at the end of the program it is stopped (between two nodes) and raises ONNX Runtime's error."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    _running.add(options)
+    try:
+        found: list[Any] = session.run(outputs, feed, options)
+        return found
+    finally:
+        _running.discard(options)
+
+
+@atexit.register
+def _stop_runs() -> None:
+    """Stop the runs of daemon threads, which would abort the process while the runtime is unloaded."""
+    for options in tuple(_running):
+        options.terminate = True
+    end_s = time.monotonic() + _STOP_S
+    while _running and time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
 class _Session:
     """Session of an encoder exported by this project."""
 
@@ -139,7 +169,7 @@ class _Session:
     def run(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
         """CPU tensors in, CPU tensors out."""
         arrays = {name: value.detach().cpu().numpy() for name, value in inputs.items()}
-        return [torch.from_numpy(array) for array in self._session.run(None, arrays)]
+        return [torch.from_numpy(array) for array in run_session(self._session, None, arrays)]
 
 
 class OnnxImageEncoder:

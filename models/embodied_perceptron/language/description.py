@@ -9,7 +9,7 @@ A description is made from boxes by rules, so it states only what the map contai
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,7 @@ F64 = NDArray[np.float64]
 Relation = Literal["on", "in", "under"]
 Form = Literal["plain", "dense"]
 
+_ROWS_AT_ONCE = 256  # of pairs of objects
 _HOLDS = 0.6  # least score of a stated relation
 _RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
 STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # in every room: not described
@@ -149,19 +150,16 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
         writer.say("There is nothing to describe.")
         return writer.done(())
     free = [o for o in things if o.id not in placed]
-    bounds = Bounds.of(np.stack([o.box for o in free])) if free else None
-    named_before = np.zeros(len(free), bool)
-    row_of = {o.id: row for row, o in enumerate(free)}
-    for group in _alike(free):
+    groups = _alike(free)
+    nearest = _nearest_named_before(free, groups)
+    for group in groups:
         writer.start()
         writer.name(group, definite=False)
-        # next to the nearest object named before
-        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, row_of[group[0].id], named_before)
+        near = None if len(group) > 1 else nearest.get(group[0].id)
         if near is not None:
             writer.say(" by ")
             writer.name([near], definite=True)
         writer.say(".")
-        named_before[[row_of[o.id] for o in group]] = True
     carried: dict[tuple[int, Relation], list[SceneObject]] = {}
     for fact in facts:
         carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
@@ -191,30 +189,58 @@ def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
     """Group objects with the same label that are close to each other."""
     groups: list[list[SceneObject]] = []
     centers = np.array([o.box[:3] for o in objects]).reshape(-1, 3)
+    label = _codes(objects)
     group_of = np.zeros(len(objects), np.intp)
-    rows_of: dict[str, list[int]] = {}
-    for row, thing in enumerate(objects):
-        earlier = np.array(rows_of.setdefault(thing.label, []), np.intp)
-        near = np.linalg.norm(centers[earlier] - centers[row], axis=1) < 2 * NEAR_M
-        if near.any():
-            group_of[row] = group_of[earlier[near]].min()  # the first of several groups
-            groups[group_of[row]].append(thing)
-        else:
-            group_of[row] = len(groups)
-            groups.append([thing])
-        rows_of[thing.label].append(row)
+    for part, rows, others in _near_pairs(Bounds(centers, centers), 2 * NEAR_M):
+        near = (others < rows) & (label[others] == label[rows])
+        near[near] = np.linalg.norm(centers[others[near]] - centers[rows[near]], axis=1) < 2 * NEAR_M
+        rows, others = rows[near], others[near]
+        ends = np.searchsorted(rows, part, "right")
+        for row, first, end in zip(part.tolist(), np.searchsorted(rows, part), ends, strict=True):
+            if first < end:
+                group_of[row] = group_of[others[first:end]].min()  # the first of several groups
+                groups[group_of[row]].append(objects[row])
+            else:
+                group_of[row] = len(groups)
+                groups.append([objects[row]])
     return groups
 
 
-def _nearest(
-    things: Sequence[SceneObject], bounds: Bounds, row: int, named_before: NDArray[np.bool_]
-) -> SceneObject | None:
-    """The nearest object already named that has another label, within :data:`NEAR_M`."""
-    others = np.flatnonzero(named_before)
-    apart = np.maximum(bounds.low[row] - bounds.high[others], bounds.low[others] - bounds.high[row])
-    gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
-    near = np.argsort(gaps, kind="stable")[: int((gaps <= NEAR_M).sum())]
-    return next((things[j] for j in others[near] if things[j].label != things[row].label), None)
+def _codes(objects: Sequence[SceneObject]) -> NDArray[np.intp]:
+    """(N,) number of each object's label."""
+    codes: dict[str, int] = {}
+    return np.array([codes.setdefault(o.label, len(codes)) for o in objects], np.intp)
+
+
+def _nearest_named_before(
+    things: Sequence[SceneObject], groups: Sequence[Sequence[SceneObject]]
+) -> dict[int, SceneObject]:
+    """By id the nearest object of an earlier group that has another label, within :data:`NEAR_M`."""
+    group_of = {o.id: number for number, group in enumerate(groups) for o in group}
+    turn = np.array([group_of[o.id] for o in things], np.intp)
+    label = _codes(things)
+    bounds = Bounds.of(np.array([o.box for o in things], np.float64).reshape(-1, 9))
+    found: dict[int, SceneObject] = {}
+    for _, rows, others in _near_pairs(bounds, NEAR_M):
+        named = (turn[others] < turn[rows]) & (label[others] != label[rows])
+        rows, others = rows[named], others[named]
+        apart = np.maximum(bounds.low[rows] - bounds.high[others], bounds.low[others] - bounds.high[rows])
+        gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
+        order = np.lexsort((others, gaps, rows))
+        order = order[gaps[order] <= NEAR_M]
+        first = np.unique(rows[order], return_index=True)[1]
+        found |= {things[i].id: things[j] for i, j in zip(rows[order][first], others[order][first], strict=True)}
+    return found
+
+
+def _near_pairs(
+    bounds: Bounds, reach_m: float
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
+    """Some rows at a time, which bounds the memory, and their pairs with all rows at most ``reach_m`` apart in x, y."""
+    for first in range(0, len(bounds.low), _ROWS_AT_ONCE):
+        part = np.arange(first, min(first + _ROWS_AT_ONCE, len(bounds.low)))
+        rows, others = bounds[part].pairs_within(bounds, reach_m)
+        yield part, rows + first, others
 
 
 class _Writer:
@@ -224,14 +250,17 @@ class _Writer:
         if form not in ("plain", "dense"):
             raise ValueError(f"form must be plain or dense, got {form!r}")
         self._form = form
-        self._text = ""
+        self._parts: list[str] = []
+        self._length = 0
         self._mentions: list[Mention] = []
 
     def start(self) -> None:
-        self._text += " " if self._text else ""
+        if self._parts:
+            self.say(" ")
 
     def say(self, words: str) -> None:
-        self._text += words
+        self._parts.append(words)
+        self._length += len(words)
 
     def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
         """Add a noun phrase with its objects; capitalized at the start of a sentence."""
@@ -244,15 +273,15 @@ class _Writer:
         noun = label if count == 1 else pluralize(label)
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
         lead = "the" if definite else (_article(label) if count == 1 else number)
-        begins = (not self._text or self._text.endswith(". ")) if capital is None else capital
+        begins = (not self._parts or "".join(self._parts[-2:]).endswith(". ")) if capital is None else capital
         words = f"{lead[0].upper()}{lead[1:]} {noun}" if begins else f"{lead} {noun}"
         tags = [f"<obj_{o.id}>" for o in group]
-        start = len(self._text)
-        self._text += f"{words} {' '.join(tags)}" if self._form == "plain" else f"<p>{words}</p>[{', '.join(tags)}]"
-        self._mentions.append(Mention(noun, tuple(o.id for o in group), start, len(self._text)))
+        start = self._length
+        self.say(f"{words} {' '.join(tags)}" if self._form == "plain" else f"<p>{words}</p>[{', '.join(tags)}]")
+        self._mentions.append(Mention(noun, tuple(o.id for o in group), start, self._length))
 
     def done(self, facts: tuple[Fact, ...]) -> Description:
-        return Description(self._text, tuple(self._mentions), facts)
+        return Description("".join(self._parts), tuple(self._mentions), facts)
 
 
 def _article(noun: str) -> str:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language.relations import SceneGeometry, front_probabilities
+from embodied_perceptron.language.relations import Pairs, SceneGeometry, front_probabilities
 from embodied_perceptron.results import SceneObject, VoxelSnapshot
 
 _CARRIED = {"ontop": "on", "inside": "in"}  # name in labels -> relation of sentences
@@ -105,16 +105,21 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
     holding = {b for _, relation, b in pairs if relation == "inside"}
     states: dict[int, str] = {}
     fronts = _fronts(boxes, labels)
+    frames = boxes[[name == _FRAME for name in labels]]
+    along_x = np.argsort(points[:, 0], kind="stable")
+    x = points[along_x, 0]
     for row, label in enumerate(labels):
         kinds = STATES_OF.get(label)
         if kinds is None:
             continue
         reach_m = float(np.linalg.norm(boxes[row, 3:6])) / 2 + _BESIDE_M[1] + _PLANE_M  # includes any leaf
-        near = points[(np.abs(points - boxes[row, :3]) < reach_m).all(axis=1)]
+        slab = np.sort(along_x[slice(*np.searchsorted(x, boxes[row, 0] + np.array([-reach_m, reach_m])))])
+        near = points[slab]
+        near = near[(np.abs(near - boxes[row, :3]) < reach_m).all(axis=1)]
         if label in _CUPBOARDS:
             state = _front_state(boxes[row], fronts[row], near)
         elif kinds == _DOORS:
-            state = _door_state(boxes[row], boxes[[name == _FRAME for name in labels]], near)
+            state = _door_state(boxes[row], frames, near)
         elif kinds == _CONTAINERS:
             state = "filled" if row in holding else _filling(boxes[row], near)
         elif kinds == _CLOTH:
@@ -145,35 +150,46 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     geometry = SceneGeometry(boxes)
     fixed = np.array([label in _FIXED for label in labels], dtype=bool)
     area = geometry.extent[:, :2].prod(axis=1)
-    usable = (things & ~fixed)[:, None] & things[None] & ~np.eye(len(labels), dtype=bool)
-    usable &= area[None] >= _LEAST_BEARER * area[:, None]
-    scores = {name: np.where(usable, geometry.matrix(word), 0.0) for name, word in _CARRIED.items()}
     legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # "coffee table" is a table
-    under = np.where(usable & legged[None], _under(boxes), 0.0)
-    rise = geometry.low[:, None, 2] - geometry.low[None, :, 2]
+
+    def usable(bounds: Bounds) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        i, j = bounds.pairs_within(bounds, 0.0)  # scores of boxes side by side are below MIN_SCORE
+        wanted = (things & ~fixed)[i] & things[j] & (i != j) & (area[j] >= _LEAST_BEARER * area[i])
+        return i[wanted], j[wanted]
+
+    i, j = usable(geometry.bounds)
+    pairs = Pairs(geometry, i, j)
+    ontop, inside = (pairs.scores(_CARRIED[name]) for name in ("ontop", "inside"))
+    rise = geometry.low[i, 2] - geometry.low[j, 2]
     on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
     # below the top of the box (headboard, back rest); scores less than resting plainly on another object
-    resting = np.where(legged[None] & (rise > _LOW_BOARD_M), _RESTING * scores["inside"], 0.0)
-    scores["inside"] = np.where(legged[None] & ~on_board, 0.0, scores["inside"])
-    scores["ontop"] = np.maximum(scores["ontop"], resting)
+    resting = np.where(legged[j] & (rise > _LOW_BOARD_M), _RESTING * inside, 0.0)
+    inside = np.where(legged[j] & ~on_board, 0.0, inside)
+    ontop = np.maximum(ontop, resting)
     # an object on a shelf also scores for "in"; keep the larger score
-    inside = scores["inside"] > scores["ontop"]
-    scores["inside"], scores["ontop"] = np.where(inside, scores["inside"], 0.0), np.where(inside, 0.0, scores["ontop"])
-    found = set[Pair]()
-    for name, score in {**scores, "under": under}.items():
-        best = score.argmax(axis=1)
-        found |= {(i, name, int(j)) for i, j in enumerate(best) if score[i, j] >= MIN_SCORE}
-    return frozenset(found)
-
-
-def _under(boxes: F64) -> F64:
-    """(N, N) share of the first's footprint under the second, where more than half."""
+    within = inside > ontop
+    found = _best("inside", i, j, np.where(within, inside, 0.0)) | _best("ontop", i, j, np.where(within, 0.0, ontop))
     bounds = Bounds.of(boxes)
-    low, high = bounds.low, bounds.high
-    common = bounds.common_extent(bounds, 0) * bounds.common_extent(bounds, 1)
-    share = common / np.maximum(bounds.extent[:, :2].prod(axis=1), 1e-9)[:, None]
-    level = np.abs(low[:, None, 2] - low[None, :, 2]) < _FLOOR_M
-    lower = high[:, None, 2] < high[None, :, 2] - _CLEAR_M
+    i, j = usable(bounds)
+    i, j = i[legged[j]], j[legged[j]]
+    return found | _best("under", i, j, _under(bounds, i, j))
+
+
+def _best(relation: str, rows: NDArray[np.intp], anchors: NDArray[np.intp], score: F64) -> frozenset[Pair]:
+    """The best anchor of each row, the first of equal ones; rows are sorted."""
+    kept = np.flatnonzero(score >= MIN_SCORE)
+    kept = kept[np.lexsort((anchors[kept], -score[kept], rows[kept]))]
+    of, first = np.unique(rows[kept], return_index=True)
+    return frozenset(zip(of.tolist(), [relation] * len(of), anchors[kept][first].tolist(), strict=True))
+
+
+def _under(bounds: Bounds, rows: NDArray[np.intp], anchors: NDArray[np.intp]) -> F64:
+    """(P,) share of the first's footprint under the second, where more than half."""
+    below, above = bounds[rows], bounds[anchors]
+    common = np.maximum(np.minimum(below.high, above.high) - np.maximum(below.low, above.low), 0.0)[:, :2].prod(axis=1)
+    share = common / np.maximum(below.extent[:, :2].prod(axis=1), 1e-9)
+    level = np.abs(below.low[:, 2] - above.low[:, 2]) < _FLOOR_M
+    lower = below.high[:, 2] < above.high[:, 2] - _CLEAR_M
     found: F64 = np.where((share > _COVERED) & level & lower, share, 0.0)
     return found
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import FrontSource
+from embodied_perceptron.recordings.plain_values import words
 from embodied_perceptron.results import Grounding, SceneObject
 
 _LEAST_SIZE_M = 0.01  # of flat boxes
@@ -91,13 +92,14 @@ def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
         where = f"detection {i} of scene {name!r}"
         if not isinstance(d, dict) or not isinstance(d.get("category"), str):
             raise ValueError(f"{where} has no category")
+        category = words(d["category"], f"category of {where}")
         center, size = (_numbers(d.get(key), 3, f"{key} of {where}") for key in ("center", "size"))
         yaw = _numbers([d.get("yaw", 0.0)], 1, f"yaw of {where}")[0]
         score = _numbers([d.get("score", 1.0)], 1, f"score of {where}")[0]
         box = np.array([*center, *np.maximum(size, _LEAST_SIZE_M), yaw, 0.0, 0.0])
         if not (np.isfinite(box).all() and np.isfinite(score)):
             continue
-        objects.append(SceneObject(i + 1, d["category"], float(np.clip(score, 0.0, 1.0)), box))
+        objects.append(SceneObject(i + 1, category, float(np.clip(score, 0.0, 1.0)), box))
         fronts.append("boxes" if "yaw" in d else "none")
         colour = d.get("color")
         colors.append(np.full(3, np.nan) if colour is None else _numbers(colour, 3, f"color of {where}"))

@@ -12,6 +12,7 @@ that cannot be stored or read (disk full or slow, size limit, damaged file) are 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -32,14 +33,17 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, block_coords, split_coords, squared_distance
-from embodied_perceptron.mapping.storage import MapFileError, read_map, take_array, write_map
+from embodied_perceptron.mapping.storage import MapFileError, check_voxel_values, read_map, take_array, write_map
 from embodied_perceptron.mapping.voxels import RECORD, VoxelRows
 
 _SEGMENT_VOXELS = 1 << 15
 _MOST_WAITING = 16  # segments not yet written
 _VOXEL_BYTES = 2 + 4 * RECORD + 8
-_FOLDER = re.compile(r"map-[0-9a-f]{16}")
-_LOCK = "in_use"  # file in such a folder, locked by its process
+_BLOCK_VOXELS = 1 << 3 * BLOCK_BITS
+_HEADER_BYTES = 1 << 16  # of a segment's file
+_FOLDER = re.compile(r"(map|new)-[0-9a-f]{16}")
+_LOCK = "in_use"  # file that marks such a folder as a spill's; locked by its process
+_OWN = re.compile(rf"{_LOCK}|segment-\d{{8,}}\.safetensors|\.segment-\d{{8,}}\.safetensors\.\d+-[0-9a-f]+\.tmp")
 _MOVED = 2.0  # block edges of camera motion between two searches for near blocks
 _LOG = logging.getLogger(__name__)
 Index = NDArray[np.int64]
@@ -137,7 +141,7 @@ class BlockSpill:
     """See the module docstring. Not thread-safe.
 
     Args:
-        folder: existing parent folder; subfolders of ended processes are removed.
+        folder: existing parent folder; subfolders of ended processes are removed, those of others never.
         max_bytes: limit on the stored voxels; the oldest are dropped first.
 
     Attributes:
@@ -153,12 +157,8 @@ class BlockSpill:
         parent = Path(folder)
         try:
             _remove_leftovers(parent)
-            name = secrets.token_hex(8)
-            begun = parent / f"new-{name}"  # another process must not remove it before it is locked
-            begun.mkdir()
-            lock = os.open(begun / _LOCK, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._folder = begun.rename(parent / f"map-{name}")
+            locks: list[int] = []  # files
+            self._folder = _new_folder(parent, locks)
         except OSError as error:
             raise ConfigError(f"spill.folder {str(folder)!r} cannot be used: {error}") from error
         self._disk = ThreadPoolExecutor(1, "spill")
@@ -169,7 +169,8 @@ class BlockSpill:
         self._returning: list[_Segment] = []  # of these, being read
         self._number = 0
         self._asked: NDArray[np.float64] | None = None  # camera position at the last search for near blocks
-        self._closed = weakref.finalize(self, _close, self._disk, self._folder, lock)
+        self._locks = locks
+        self._closed = weakref.finalize(self, _close, self._disk, self._folder, locks)
 
     def __len__(self) -> int:
         """Number of stored blocks."""
@@ -273,7 +274,7 @@ class BlockSpill:
         path = self._folder / f"segment-{self._number:08d}.safetensors"
         self._number += 1
         segment = _Segment(path, blocks.keys, len(blocks.local), blocks)
-        segment.written = self._disk.submit(_write_segment, path, blocks)
+        segment.written = self._disk.submit(_write_segment, path, blocks, self._locks)
         self._segments.append(segment)
         self._waiting.append(segment)
         while self.nbytes > self.max_bytes:
@@ -332,7 +333,10 @@ def _near(coords: NDArray[np.integer[Any]], center: NDArray[np.float64], radius:
     return near
 
 
-def _write_segment(path: Path, blocks: Blocks) -> None:
+def _write_segment(path: Path, blocks: Blocks, locks: list[int]) -> None:
+    if not (path.parent / _LOCK).exists():  # somebody deleted the folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        locks.append(_locked(path.parent))
     tensors = {
         "keys": torch.from_numpy(blocks.keys),
         "counts": torch.from_numpy(blocks.counts),
@@ -348,8 +352,11 @@ def _read_segment(segment: _Segment) -> Blocks:
     content = segment.content
     if content is not None:
         return content
-    saved = read_map(segment.path)
     n = segment.voxels
+    most = _HEADER_BYTES + n * _VOXEL_BYTES + len(segment.keys) * 16
+    if (size := segment.path.stat().st_size) > most:
+        raise MapFileError(f"{segment.path} has {size} bytes, at most {most} were written there")
+    saved = read_map(segment.path)
     found = [
         take_array(segment.path, saved.tensors, name, dtype, shape)
         for name, dtype, shape in (
@@ -363,6 +370,12 @@ def _read_segment(segment: _Segment) -> Blocks:
     if not np.array_equal(found[0], segment.keys):
         raise MapFileError(f"{segment.path} holds other blocks than were written there")
     keys, counts, local, records, stamps = found
+    if not (counts.min() >= 1 and counts.max() <= _BLOCK_VOXELS and counts.sum() == n):
+        shown = f"from {counts.min()} to {counts.max()}"
+        raise MapFileError(f"{segment.path} has counts {shown} for {n} voxels in blocks of 1 to {_BLOCK_VOXELS}")
+    if not (local.min() >= 0 and local.max() < _BLOCK_VOXELS):
+        raise MapFileError(f"{segment.path} has voxels {local.min()} to {local.max()} of blocks of {_BLOCK_VOXELS}")
+    check_voxel_values(segment.path, records, stamps)
     return Blocks(keys, counts, local.astype(np.int64), records, stamps)
 
 
@@ -370,33 +383,57 @@ def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _close(disk: ThreadPoolExecutor, folder: Path, lock: int) -> None:
+def _close(disk: ThreadPoolExecutor, folder: Path, locks: list[int]) -> None:
     disk.shutdown(wait=True, cancel_futures=True)
     shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+    for lock in locks:
+        os.close(lock)
+
+
+def _new_folder(parent: Path, locks: list[int]) -> Path:
+    """Make a locked folder; until it is locked, another process may take it for a leftover and remove it."""
+    while True:
+        name = secrets.token_hex(8)
+        begun = parent / f"new-{name}"
+        begun.mkdir()
+        try:
+            locks.append(_locked(begun))
+            return begun.rename(parent / f"map-{name}")
+        except FileNotFoundError:
+            continue
+
+
+def _locked(folder: Path) -> int:
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove folders without a locking process. (Process ids repeat between containers.)"""
+    """Remove folders of ended processes. (Process ids repeat between containers.)"""
     for entry in os.scandir(parent):
-        if _FOLDER.fullmatch(entry.name) is not None and not _is_in_use(Path(entry.path)):
-            shutil.rmtree(entry.path, ignore_errors=True)
+        if _FOLDER.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(OSError):  # in use, another user's, or just removed by another process
+                _remove_leftover(Path(entry.path))
 
 
-def _is_in_use(folder: Path) -> bool:
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    except OSError:  # another user's
-        return True
+def _remove_leftover(folder: Path) -> None:
+    """Remove a folder that holds files of a spill and nothing else. Raises ``OSError``, also where it is in use."""
+    names = os.listdir(folder)
+    if _LOCK not in names:  # not marked: a folder of somebody else, or a process ended as it made the folder
+        if folder.name.startswith("new-"):
+            folder.rmdir()  # raises unless it is empty
+        return
+    if not all(map(_OWN.fullmatch, names)):
+        return
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        for name in names:
+            (folder / name).unlink()
+        folder.rmdir()
     finally:
         os.close(lock)
-    return False
 
 
 def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[NDArray[np.int32]], NDArray[np.bool_]]:

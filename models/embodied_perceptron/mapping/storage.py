@@ -33,6 +33,7 @@ from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD, VoxelRows
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.plain_values import MAX_TEXT
 from embodied_perceptron.recordings.tensor_files import (
     FileState,
     TensorFileError,
@@ -245,7 +246,7 @@ def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
             height, width = intrinsics.height, intrinsics.width
             frame = RgbdFrame(
                 stamp_ns=plain_values.stamp_ns(mapped["stamp_ns"], "stamp_ns"),
-                camera=plain_values.text(mapped["camera"], "camera"),
+                camera=plain_values.text(plain_values.clean_texts(mapped["camera"], MAX_TEXT, []), "camera"),
                 color=take_array(path, saved.tensors, f"keyframes.{i}.color", torch.uint8, (height, width, 3)),
                 depth_m=take_array(path, saved.tensors, f"keyframes.{i}.depth_m", torch.float32, (height, width)),
                 intrinsics=intrinsics,
@@ -289,17 +290,24 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
     last_seen = take_array(path, tensors, "voxels.last_seen_ns", torch.int64, (len(keys),))
     if len(keys) and (int(keys.min()) < 0 or not bool((np.diff(keys) > 0).all())):
         raise MapFileError(f"{path}: voxels.keys must be positive and strictly increasing")
-    if len(keys) and not 0 <= int(last_seen.min()) <= int(last_seen.max()) <= plain_values.MAX_STAMP_NS:
-        wrong = int(last_seen.min()) if int(last_seen.min()) < 0 else int(last_seen.max())
-        raise MapFileError(f"{path}: voxels.last_seen_ns has {wrong}, no time from 0 to {plain_values.MAX_STAMP_NS} ns")
-    if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
-        raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
-    if len(keys):  # mean points lie in their voxel and colours below 256: halved sums may have rounded up
-        most = records[:, HITS].astype(np.int64)[:, None] * np.array([OFFSET_UNITS] * 3 + [256] * 3)
-        if bool((records[:, OFFSET : COLOR + 3] > most).any()):
-            raise MapFileError(f"{path}: voxels.records have sums that no points within the voxels add up to")
+    check_voxel_values(path, records, last_seen)
     coords = unpack_keys(torch.from_numpy(keys)).int()
     return VoxelRows(coords, torch.from_numpy(records), torch.from_numpy(last_seen))
+
+
+def check_voxel_values(path: str | Path, records: NDArray[np.int32], last_seen: NDArray[np.int64]) -> None:
+    """Raise ``MapFileError`` for records (N, 8) and times (N,) that no volume writes."""
+    if len(records) == 0:
+        return
+    if not 0 <= int(last_seen.min()) <= int(last_seen.max()) <= plain_values.MAX_STAMP_NS:
+        wrong = int(last_seen.min()) if int(last_seen.min()) < 0 else int(last_seen.max())
+        raise MapFileError(f"{path}: voxels.last_seen_ns has {wrong}, no time from 0 to {plain_values.MAX_STAMP_NS} ns")
+    if int(records.min()) < 0 or int(records[:, HITS].min()) < 1:
+        raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
+    # mean points lie in their voxel and colours below 256: halved sums may have rounded up
+    most = records[:, HITS].astype(np.int64)[:, None] * np.array([OFFSET_UNITS] * 3 + [256] * 3)
+    if bool((records[:, OFFSET : COLOR + 3] > most).any()):
+        raise MapFileError(f"{path}: voxels.records have sums that no points within the voxels add up to")
 
 
 @dataclass(frozen=True, eq=False)

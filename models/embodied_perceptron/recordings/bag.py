@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from rosbags.highlevel import AnyReader
+from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
@@ -21,6 +22,7 @@ from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
+    combined_images,
     decode_color_file,
     decode_compressed_depth,
     decode_image,
@@ -34,12 +36,15 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
+    checked_depth_scale,
 )
 from embodied_perceptron.sensors.camera_model import (
     CameraInfoFields,
     CameraModel,
     UnregisteredDepth,
     camera_model_from_info,
+    is_same_lens,
+    names_aligned_depth,
 )
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import (
@@ -60,7 +65,6 @@ _TF_MESSAGE = "tf2_msgs/msg/TFMessage"
 TF_TYPES = (_TF_MESSAGE, "tf/msg/tfMessage")
 
 _TRANSPORTS = ("/compressedDepth", "/compressed")
-_REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
 _WORLD_FRAMES = ("odom", "world", "map")  # the first ancestor of the camera is the default
 _SCANNED_TRANSFORMS = 2000
 _FORESEEN_TRANSFORMS = 5000  # range in which a clock that went back temporarily recovers
@@ -92,6 +96,7 @@ class TopicSummary:
         frame_id: of the header.
         encoding: of an Image; format of a CompressedImage; otherwise empty.
         size: (width, height) of an Image or CameraInfo; None where unknown.
+        lens: fx, fy, cx, cy, width, height of a CameraInfo; otherwise empty.
         count: number of messages.
         delay_s: time of recording minus stamp, of the first message.
     """
@@ -101,6 +106,7 @@ class TopicSummary:
     frame_id: str = ""
     encoding: str = ""
     size: tuple[int, int] | None = None
+    lens: tuple[float, ...] = ()
     count: int = 0
     delay_s: float = 0.0
 
@@ -186,14 +192,11 @@ class BagRecording:
         Raises:
             RecordingError: unreadable, truncated, or without the needed topics.
         """
-        if depth_scale is not None and not 0 < depth_scale < float("inf"):
-            raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
         self._path = Path(path)
-        self._tolerate_damage = tolerate_damage
-        self._depth_scale = depth_scale
+        self._depth_scale = checked_depth_scale(depth_scale)
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
-        self._left_out = LeftOut()
+        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
         self._unpacked: tuple[Path, object] | None = None  # path that is read; temporary folder of this object
         with self._open() as reader:
             self._topics = self._summarise(reader)
@@ -261,6 +264,10 @@ class BagRecording:
             raise KeyError(f"unknown camera {camera!r}; known: {', '.join(self._cameras)}")
         return self._cameras[camera]
 
+    def says_aligned(self, camera: str) -> bool:
+        """Return True for depth that counts as aligned to colour though its header may name another frame."""
+        return not self.camera_topics(camera).depth_info and _says_aligned(self._cameras[camera], self._topics)
+
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
         self.camera_topics(camera)
@@ -304,7 +311,7 @@ class BagRecording:
         except RecordingError:
             raise
         except Exception as error:  # the reader passes on any error that damaged bytes cause
-            fault = f"{self._path} cannot be opened: {error!s:.500}"
+            fault = f"{self._path} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
             yield reader
@@ -312,16 +319,14 @@ class BagRecording:
             reader.close()
 
     def _files(self) -> list[Path]:
-        """Return the storage files, found without metadata."""
-        if self._path.is_file():
-            return [self._path]
-        return sorted([*self._path.glob("*.mcap"), *self._path.glob("*.db3")])
+        """Return the files of the bag, found without metadata."""
+        return [self._path] if self._path.is_file() else sorted(p for p in self._path.iterdir() if not p.is_dir())
 
     def _check_files(self) -> None:
         for path in self._files():
-            if not path.is_file():
+            if path.exists() and not path.is_file():
                 raise RecordingError(f"{path} is not a regular file")
-            if is_lfs_pointer(path):
+            if path.is_file() and is_lfs_pointer(path):
                 raise RecordingError(f"{path} is a Git LFS pointer, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
@@ -355,7 +360,7 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {_one_line(error)}",
                     self._recovery_hint(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
@@ -373,19 +378,18 @@ class BagRecording:
             seen.add(name)
             if name not in own:
                 raise RecordingError(f"{self._path} is damaged: it has no definition of {name}")
-            has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
+            has = {field.lower(): _kind_of_field(node) for field, node in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
-                if field not in has:
-                    raise RecordingError(f"{self._path} is damaged: its definition of {name} has no field {field!r}")
-                description: Any = node
-                while isinstance(description, tuple) and not isinstance(description[1], str):
-                    description = description[1][0]  # element type of sequences and arrays; a string for numbers
-                if isinstance(description, tuple):
-                    left.append(description[1])
+                if has.get(field) != _kind_of_field(node):
+                    lacks = f"has no field {field!r} of {_kind_of_field(node)}"
+                    raise RecordingError(f"{self._path} is damaged: its definition of {name} {lacks}")
+                left.append(_kind_of_field(node).rpartition(" ")[2])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
         for name, info in sorted(reader.topics.items()):
+            if combined_images({name: [str(info.msgtype)]}):  # for the error
+                summaries.append(TopicSummary(name, str(info.msgtype), count=info.msgcount))
             if info.msgtype not in (IMAGE, COMPRESSED_IMAGE, CAMERA_INFO, *TF_TYPES):
                 continue
             self._check_definition(reader, str(info.msgtype))
@@ -396,6 +400,8 @@ class BagRecording:
             transforms = getattr(message, "transforms", None)
             header = transforms[0].header if transforms else getattr(message, "header", None)
             size = (int(message.width), int(message.height)) if hasattr(message, "width") else None
+            k = getattr(message, "k", getattr(message, "K", None))
+            lens = () if k is None or size is None else (float(k[0]), float(k[4]), float(k[2]), float(k[5]), *size)
             summaries.append(
                 TopicSummary(
                     name=name,
@@ -404,6 +410,7 @@ class BagRecording:
                     delay_s=0.0 if header is None else (first[2] - message_stamp_ns(header)) / NS_PER_S,
                     encoding=getattr(message, "encoding", getattr(message, "format", "")),
                     size=size,
+                    lens=lens,
                     count=info.msgcount,
                 )
             )
@@ -431,13 +438,11 @@ class BagRecording:
             for stamped in message.transforms:
                 t, q = stamped.transform.translation, stamped.transform.rotation
                 parent, child = stamped.header.frame_id, stamped.child_frame_id
-                try:
+                name = f"transform {parent!r:.100} -> {child!r:.100} at {format_stamp(logged_ns)}"
+                with self._left_out.record(topic, f"{self._path}: {topic}: {name}"):
                     T = transform_from_pose(np.array([t.x, t.y, t.z]), np.array([q.x, q.y, q.z, q.w]))
                     names = frame_name(parent), frame_name(child)
-                except ValueError as error:
-                    self._skip(topic, f"transform {parent!r} -> {child!r} at {format_stamp(logged_ns)}: {error}")
-                    continue
-                yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
+                    yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
 
     def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
         """Yield images and calibrations of all cameras, by stamp."""
@@ -465,15 +470,12 @@ class BagRecording:
                 else:
                     images = self._cameras[camera].depth if role == "depth_info" else self._cameras[camera].color
                     rectified = "rect" in images.rsplit("/", 1)[-1]
-                    try:
+                    with self._left_out.record(topic, f"{self._path}: {topic}"):
                         model = calibration_from_message(message, image_is_rectified=rectified)
-                    except ValueError as error:
-                        self._skip(topic, str(error))
-                        continue
-                    if role == "depth_info":
-                        depth_cameras[camera] = model
-                    else:
-                        yield at, CalibrationSample(stamp_ns, camera, model)
+                        if role == "depth_info":
+                            depth_cameras[camera] = model
+                        else:
+                            yield at, CalibrationSample(stamp_ns, camera, model)
 
     def _in_its_camera(self, camera: str, depth_m: Any, model: CameraModel | None) -> UnregisteredDepth | BadImage:
         if model is None:
@@ -497,18 +499,14 @@ class BagRecording:
         return raw.astype(np.float32) / np.float32(self._depth_scale)
 
     def _guarded(self, topic: str, kind: str, message: Any, decode: Callable[[str, Any], Any]) -> Any:
-        try:
-            return decode(kind, message)
-        except ValueError as error:
-            text = f"{topic} at {format_stamp(message_stamp_ns(message.header))}: {error}"
-            if not self._tolerate_damage:
-                raise RecordingError(f"{self._path}: {text}") from error
-            return BadImage(text)
+        def read() -> Any:
+            try:
+                return decode(kind, message)
+            except ValueError as error:
+                at = format_stamp(message_stamp_ns(message.header))
+                raise RecordingError(f"{self._path}: {topic} at {at}: {error}") from error
 
-    def _skip(self, topic: str, text: str) -> None:
-        if not self._tolerate_damage:
-            raise RecordingError(f"{self._path}: {topic}: {text}")
-        self._left_out.add(topic, text)
+        return self._left_out.image(read)
 
     def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
         """Return ``T_color_depth`` of a camera whose depth is not registered."""
@@ -531,13 +529,22 @@ class BagRecording:
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
         given = ((0, sample) for sample in self._static_tf)
         for _, sample in chain(static, given, first):
-            try:
+            with self._left_out.record("transforms", f"{self._path}: transforms"):
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-            except ValueError as error:
-                self._skip("transforms", str(error))
             if not sample.is_static:
                 moving.add(sample.child)
         return tree.links, moving, tree
+
+
+def _kind_of_field(node: Any) -> str:
+    """Return "text", "an integer", "a number", the name of a message, or "a list of" these."""
+    kind, content = node
+    if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+        return f"a list of {_kind_of_field(content[0])}"
+    if kind == Nodetype.NAME:
+        return str(content)
+    name = content[0]
+    return "text" if "string" in name else "a number" if name.startswith("float") else "an integer"
 
 
 def _above(frame: str, links: Mapping[str, str]) -> list[str]:
@@ -553,6 +560,10 @@ def _default_world(above: Sequence[str]) -> str:
     if len(above) == 1:
         return _WORLD_FRAMES[0]  # no transforms: lookups report the missing one
     return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
+
+
+def _one_line(error: Exception) -> str:
+    return f"{' '.join(str(error).split()):.500}"
 
 
 def _ends_with(path: Path, magic: bytes) -> bool:
@@ -812,7 +823,7 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
         int(color.size is None or depth.size is None or color.size == depth.size),
         int(color.frame_id == depth.frame_id),
         common,
-        int(any(word in depth.name for word in _REGISTERED)),
+        int(names_aligned_depth(depth.name)),
         int("mono" not in color.encoding and "infra" not in color.name),
         int(color.type == IMAGE) + int(depth.type == IMAGE),
         min(color.count, depth.count),
@@ -822,7 +833,8 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
 def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> CameraTopics:
     """Add the calibration topic of depth with another frame or size than colour, if there is one.
 
-    Depth without a calibration of its own counts as registered.
+    Depth without a calibration of its own counts as registered, and so does depth with the calibration of colour, or
+    of its size on a topic of aligned depth: some drivers leave the depth camera's frame in the header.
     """
     by_name = {topic.name: topic for topic in topics}
     color, depth = by_name[camera.color], by_name[camera.depth]
@@ -831,8 +843,22 @@ def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> Ca
     found = [t for t in infos if t.name == f"{depth.namespace}/camera_info" and t.frame_id == depth.frame_id]
     if camera.depth_info or not found or found[0].name == camera.camera_info or depth.namespace == color.namespace:
         return camera
+    if _says_aligned(camera, topics):
+        return camera
     differs = depth.frame_id != color.frame_id or found[0].size not in sizes
     return replace(camera, depth_info=found[0].name) if differs else camera
+
+
+def _says_aligned(camera: CameraTopics, topics: Sequence[TopicSummary]) -> bool:
+    """Return True when the name or the calibration of depth says that it has the pixels of colour."""
+    by_name = {topic.name: topic for topic in topics}
+    color, depth = by_name[camera.color], by_name[camera.depth]
+    of_color = by_name.get(camera.camera_info or f"{color.namespace}/camera_info")
+    of_depth = by_name.get(f"{depth.namespace}/camera_info")
+    if of_color is not None and of_depth is not None and is_same_lens(of_depth.lens, of_color.lens):
+        return of_depth is not of_color
+    sizes = {size for size in (color.size, None if of_color is None else of_color.size) if size is not None}
+    return names_aligned_depth(depth.name) and depth.size in sizes
 
 
 def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
@@ -859,12 +885,13 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
 
 
 def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
-    """List the supported encodings when a topic has another one."""
+    """List the supported encodings when a topic has another one, and topics of types that combine images."""
+    combined = combined_images({t.name: [t.type] for t in topics})
     encodings = sorted(
         {t.encoding for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE) and not (t.is_color or t.is_depth)}
     )
-    if not encodings:
-        return ""
+    if combined or not encodings:
+        return f"; {combined}" if combined else ""
     supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}, also as PNG"
     return f"; {', '.join(encodings)} cannot be read: {supported}"
 

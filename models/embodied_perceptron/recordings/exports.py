@@ -14,15 +14,13 @@ colour pixel takes the nearest depth pixel, so that no depth is interpolated acr
 
 from __future__ import annotations
 
-import csv
 import importlib
-import io
-import json
 import os
 import re
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,9 +37,24 @@ from embodied_perceptron.geometry.transforms import (
     make_transform,
     transform_from_pose,
 )
+from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.conventions import convert_pose
-from embodied_perceptron.recordings.files import MAX_IMAGE_BYTES, read_file, read_image, read_text
-from embodied_perceptron.recordings.image_codec import MAX_PIXELS, decode_color_file, decode_depth_file
+from embodied_perceptron.recordings.files import (
+    MAX_IMAGE_BYTES,
+    parse_json,
+    read_file,
+    read_image,
+    read_json,
+    read_text,
+)
+from embodied_perceptron.recordings.image_codec import (
+    DEFLATE_RATIO,
+    MAX_PIXELS,
+    decode_color_file,
+    decode_depth_file,
+    decode_grey_file,
+    decode_numpy_depth,
+)
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -50,6 +63,7 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
+    checked_depth_scale,
 )
 from embodied_perceptron.sensors.camera_model import CameraModel, register_depth
 from embodied_perceptron.sensors.poses import NS_PER_S
@@ -57,8 +71,12 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 
 MAX_COLOR_PIXELS = 640  # longer side of the fused image
 CAMERA = "camera"
-_MAX_TEXT_BYTES = 2**28
+_MAX_TEXT_BYTES = 2**26
 _SCANNET_FPS = 30.0
+_CALIBRATION_OFF_S = 0.01  # between the times in the names of an image and of its calibration
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_RECORD3D_COLOR = re.compile(r"rgbd?/([0-9]{1,9})\.(?:jpg|png)")
+_MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")
 _LEAST_CONFIDENCE = 1  # of ARKit's 0, 1, 2
 
 ColorImage = NDArray[np.uint8]
@@ -117,21 +135,16 @@ class ExportRecording:
     Args:
         folder: path.
         frames: in the order of their stamps.
-        left_out: frames that the reader skipped.
+        left_out: frames that the reader skipped; where it tolerates damage, images that cannot be read become
+            :class:`.BadImage` samples instead of raising.
         world_frame: name of the frame of the poses.
-        tolerate_damage: images that cannot be read become :class:`.BadImage` samples instead of raising.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        frames: tuple[ExportedFrame, ...],
-        left_out: LeftOut,
-        world_frame: str = "odom",
-        tolerate_damage: bool = False,
+        self, folder: Path, frames: tuple[ExportedFrame, ...], left_out: LeftOut, world_frame: str = "odom"
     ) -> None:
         self._folder, self._frames, self._left_out = folder, frames, left_out
-        self._world_frame, self._tolerate_damage = world_frame, tolerate_damage
+        self._world_frame = world_frame
 
     @property
     def source(self) -> Path:
@@ -179,13 +192,11 @@ class ExportRecording:
         for frame in self._frames:
             color: ColorImage | BadImage
             depth: DepthImage | BadImage
-            camera = frame.color_camera
-            try:
-                color, depth, camera = self._images(frame)
-            except RecordingError as error:
-                if not self._tolerate_damage:
-                    raise
-                color = depth = BadImage(str(error))
+            images = self._left_out.image(partial(self._images, frame))
+            if isinstance(images, BadImage):
+                color, depth, camera = images, images, frame.color_camera
+            else:
+                color, depth, camera = images
             if frame.T_world_camera is not None:
                 yield TransformSample(frame.stamp_ns, self._world_frame, optical, frame.T_world_camera)
             yield CalibrationSample(frame.stamp_ns, CAMERA, CameraModel(camera))
@@ -213,47 +224,54 @@ def read_depth(path: Path, scale: float, confidence: Path | None = None) -> Dept
     Pixels of low ``confidence``, an image of the same size, become unknown. Raises :class:`RecordingError` with the
     file.
     """
-    raw = read_image(path, _numpy_depth if path.suffix == ".npy" else decode_depth_file)
+    raw = read_image(path, decode_numpy_depth if path.suffix == ".npy" else decode_depth_file)
     metres: DepthImage = raw.astype(np.float32) / np.float32(scale)
     metres[raw == np.iinfo(np.uint16).max] = 0.0
     if confidence is not None and confidence.exists():
-        certain = read_image(confidence, lambda data: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
-        if certain is None or certain.shape != metres.shape:
+        certain = read_image(confidence, decode_grey_file)
+        if certain.shape != metres.shape:
             raise RecordingError(f"{confidence} must be an image of the size of {path.name}")
         metres[certain < _LEAST_CONFIDENCE] = 0.0
     return metres
 
 
-def _numpy_depth(data: bytes) -> NDArray[np.uint16]:
-    raw = np.load(io.BytesIO(data), allow_pickle=False)
-    if raw.ndim != 2 or raw.dtype != np.uint16:
-        raise ValueError(f"depth must be (H, W) uint16, got {raw.shape} {raw.dtype}")
-    return np.asarray(raw)
-
-
 def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float64]:
-    """Read the numbers of a text file, separated by blanks or commas."""
-    try:
-        values = np.array([float(word) for word in re.split(r"[\s,]+", read_text(path, _MAX_TEXT_BYTES).strip())])
-    except ValueError as error:
-        raise RecordingError(f"{path}: {error}") from error
-    if values.size not in [r * columns for r in rows]:
+    """Read the numbers of a text file, separated by blanks or commas; they may be infinite."""
+    words = re.findall(r"[^\s,]+", read_text(path, _MAX_TEXT_BYTES))
+    if len(words) not in [r * columns for r in rows]:
         wanted = " or ".join(f"{r}x{columns}" for r in rows)
-        raise RecordingError(f"{path} must hold a matrix of {wanted}, got {values.size} numbers")
-    return values.reshape(-1, columns)
+        raise RecordingError(f"{path} must hold a matrix of {wanted}, got {len(words)} numbers")
+    try:
+        return np.array([float(word) for word in words]).reshape(-1, columns)
+    except ValueError as error:
+        raise RecordingError(f"{path}: {error!s:.200}") from error
 
 
 def _camera(K: NDArray[np.float64], size: tuple[int, int], where: Path) -> Intrinsics:
     """Build intrinsics from a 3x3 or 4x4 matrix and (height, width)."""
-    try:
-        return Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), size[1], size[0])
-    except ValueError as error:
-        raise RecordingError(f"{where}: {error}") from error
+    with LeftOut().record(where, where):
+        camera = Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), size[1], size[0])
+    return camera
+
+
+def _first_size(paths: Iterable[Path], read: Callable[[Path], NDArray[Any]], left_out: LeftOut) -> tuple[int, int]:
+    """Return (height, width) of the first image; of the first readable one where damage is tolerated."""
+    fault: RecordingError | None = None
+    for path in paths:
+        try:
+            height, width = read(path).shape[:2]
+            return height, width
+        except RecordingError as error:
+            fault = fault or error
+            if not left_out.tolerates_damage:
+                break
+    raise fault or RecordingError("there are no images")
 
 
 def _numbered(folder: Path, *suffixes: str) -> list[Path]:
     """Return the files with integer names in numeric order."""
-    found = [p for p in folder.iterdir() if p.suffix in suffixes and p.stem.isdigit()] if folder.is_dir() else []
+    files = folder.iterdir() if folder.is_dir() else ()
+    found = [p for p in files if p.suffix in suffixes and _NUMBER.fullmatch(p.stem)]
     return sorted(found, key=lambda p: int(p.stem))
 
 
@@ -266,33 +284,38 @@ def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     colors = _numbered(folder / "color", ".jpg", ".png")
     if not colors:
         raise RecordingError(f"{folder / 'color'} holds no images 0.jpg, 1.jpg, ...")
-    first_depth = folder / "depth" / f"{colors[0].stem}.png"
+    depths = {path: folder / "depth" / f"{path.stem}.png" for path in colors}
     K_color, K_depth = (_matrix(folder / "intrinsic" / f"intrinsic_{k}.txt", (3, 4), 4) for k in ("color", "depth"))
-    color_camera = _camera(K_color, read_color(colors[0]).shape[:2], folder / "intrinsic" / "intrinsic_color.txt")
-    depth_size = read_depth(first_depth, scale).shape
+    color_size = _first_size(colors, read_color, left_out)
+    color_camera = _camera(K_color, color_size, folder / "intrinsic" / "intrinsic_color.txt")
+    depth_size = _first_size(depths.values(), partial(read_depth, scale=scale), left_out)
     depth_camera = _camera(K_depth, depth_size, folder / "intrinsic" / "intrinsic_depth.txt")
-    for path in colors:
-        T = _matrix(folder / "pose" / f"{path.stem}.txt", (4,), 4)
-        depth = partial(read_depth, folder / "depth" / f"{path.stem}.png", scale)
-        stamp_ns = NS_PER_S + round(int(path.stem) * NS_PER_S / _SCANNET_FPS)
-        pose = _pose(T, str(folder / "pose"), left_out)
-        yield ExportedFrame(stamp_ns, pose, partial(read_color, path), depth, color_camera, depth_camera)
+    for path, depth in depths.items():
+        with left_out.record(folder / "pose", path):
+            at_ns = checked.stamp_ns(NS_PER_S + round(int(path.stem) * NS_PER_S / _SCANNET_FPS), "time")
+            pose = _pose(_matrix(folder / "pose" / f"{path.stem}.txt", (4,), 4), folder / "pose", left_out)
+            read = partial(read_color, path), partial(read_depth, depth, scale)
+            yield ExportedFrame(at_ns, pose, *read, color_camera, depth_camera)
 
 
-def _pose(T: NDArray[np.float64], where: str, left_out: LeftOut) -> NDArray[np.float64] | None:
+def _pose(T: NDArray[np.float64], where: Path, left_out: LeftOut) -> NDArray[np.float64] | None:
     """Return a valid pose, or None (a lost tracker writes infinite poses)."""
-    try:
-        return check_transform(T, "pose")
-    except ValueError as error:
-        left_out.add(where, str(error))
-        return None
+    pose = None
+    with left_out.record(where, where, may_lack=True):
+        pose = check_transform(T, "pose")
+    return pose
 
 
 class _Video:
-    """Frames of a video by number; fast in order."""
+    """Frames of a video by number; fast in order. Raises :class:`RecordingError` unless it is an MP4 file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if not path.is_file():
+            raise RecordingError(f"{path} is not a regular file")  # a pipe would never end
+        with path.open("rb") as file:
+            if file.read(8)[4:] not in _MP4_BOXES:  # FFmpeg would follow the addresses in a playlist
+                raise RecordingError(f"{path} is not an MP4 video, or is cut short")
         self._capture: Any = None
         self._next = 0
 
@@ -301,6 +324,9 @@ class _Video:
         if self._capture is None or number < self._next:
             self._capture, self._next = cv2.VideoCapture(str(self._path)), 0
             self._capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+            size = [self._capture.get(side) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)]
+            if size[0] * size[1] > MAX_PIXELS:
+                raise RecordingError(f"{self._path} claims {size[0]:.0f}x{size[1]:.0f} pixels")
         while self._next < number and self._capture.grab():
             self._next += 1
         there, image = self._capture.read()
@@ -313,9 +339,8 @@ class _Video:
 def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
     """Poses are of the optical frame in the world of ARKit, y up."""
     path = folder / "odometry.csv"
-    rows = [
-        [field.strip() for field in row] for row in csv.reader(io.StringIO(read_text(path, _MAX_TEXT_BYTES))) if row
-    ]
+    lines = read_text(path, _MAX_TEXT_BYTES).splitlines()
+    rows = [[word.strip() for word in line.split(",")] for line in lines if line.strip()]
     names = rows[0] if rows else []
     needed = ("timestamp", "frame", "x", "y", "z", "qx", "qy", "qz", "qw")
     missing = [name for name in needed if name not in names]
@@ -323,26 +348,22 @@ def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFr
         raise RecordingError(f"{path} has no column {missing[0]!r}: its first line must name {', '.join(needed)}")
     K, video = _matrix(folder / "camera_matrix.csv", (3,), 3), _Video(folder / "rgb.mp4")
     camera = _camera(K, video.frame(0).shape[:2], folder / "camera_matrix.csv")
-    for number, row in enumerate(rows[1:], start=2):
-        try:
-            value = dict(zip(names, map(float, row), strict=True))
-            T = transform_from_pose(
-                np.array([value[n] for n in ("x", "y", "z")]), np.array([value[n] for n in ("qx", "qy", "qz", "qw")])
+    for line_number, row in enumerate(rows[1:], start=2):
+        with left_out.record(path, f"{path}:{line_number}", may_lack=True):
+            if len(row) < len(names):
+                raise ValueError(f"expected {len(names)} columns, got {len(row)}")
+            value = {n: checked.decimal(row[names.index(n)], n) for n in needed}
+            frame = int(checked.number(value["frame"], "frame", 0, 1e9))
+            t, q = ([value[n] for n in group] for group in (("x", "y", "z"), ("qx", "qy", "qz", "qw")))
+            depth, packed = (folder / "depth" / f"{frame:06d}.{kind}" for kind in ("npy", "png"))
+            confidence = folder / "confidence" / f"{frame:06d}.png"
+            yield ExportedFrame(
+                checked.seconds(value["timestamp"], "timestamp"),
+                convert_pose(transform_from_pose(np.array(t), np.array(q)), ("yup",)),
+                partial(video.frame, frame),
+                partial(read_depth, depth if depth.exists() else packed, scale, confidence),
+                camera,
             )
-        except ValueError as error:
-            left_out.add(str(path), f"{path}:{number}: {error}")
-            continue
-        stem = f"{int(value['frame']):06d}"
-        depth = folder / "depth" / f"{stem}.png"
-        if not depth.exists():
-            depth = depth.with_suffix(".npy")
-        yield ExportedFrame(
-            round(value["timestamp"] * NS_PER_S),
-            convert_pose(T, ("yup",)),
-            partial(video.frame, int(value["frame"])),
-            partial(read_depth, depth, scale, folder / "confidence" / f"{stem}.png"),
-            camera,
-        )
 
 
 def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
@@ -351,66 +372,82 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     before = "corrected_" if (inner / "corrected_cameras").is_dir() else ""
     cameras = _numbered(inner / f"{before}cameras", ".json")
     for path in cameras:
-        try:
-            values = json.loads(read_text(path, _MAX_TEXT_BYTES))
-            T = np.eye(4)
-            T[:3] = [[float(values[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
-            fx, fy, cx, cy = (float(values[k]) for k in ("fx", "fy", "cx", "cy"))
-            camera = Intrinsics(fx, fy, cx, cy, int(values["width"]), int(values["height"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordingError(f"{path}: {error!r:.200}") from error
-        pose = _pose(T, str(path.parent), left_out)
-        yield ExportedFrame(
-            int(path.stem) * 1000,  # the name counts microseconds
-            None if pose is None else convert_pose(pose, ("opengl", "yup")),
-            partial(read_color, inner / f"{before}images" / f"{path.stem}.jpg"),
-            partial(read_depth, inner / "depth" / f"{path.stem}.png", scale, inner / "confidence" / f"{path.stem}.png"),
-            camera,
-        )
+        color = inner / f"{before}images" / f"{path.stem}.jpg"
+        with left_out.record(path.parent, path):
+            values = checked.mapping(read_json(path, _MAX_TEXT_BYTES), "the file")
+            T = np.vstack([[[_real(values, f"t_{r}{c}") for c in range(4)] for r in range(3)], [0.0, 0.0, 0.0, 1.0]])
+            if not {"width", "height"} <= values.keys():  # optional: those of the image
+                values = dict(zip(("height", "width"), read_color(color).shape[:2], strict=True)) | values
+            camera = checked.pinhole(values)
+            pose = _pose(T, path.parent, left_out)
+            depth, confidence = (inner / kind / f"{path.stem}.png" for kind in ("depth", "confidence"))
+            yield ExportedFrame(
+                checked.stamp_ns(int(path.stem) * 1000, "time"),  # the name counts microseconds
+                None if pose is None else convert_pose(pose, ("opengl", "yup")),
+                partial(read_color, color),
+                partial(read_depth, depth, scale, confidence),
+                camera,
+            )
+
+
+def _real(values: Mapping[str, Any], key: str) -> float:
+    """Return a number, which may be infinite."""
+    value = checked.entry(values, key)
+    return value if isinstance(value, float) else checked.number(value, key)
 
 
 def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
     """Poses are world to camera, as a rotation vector and a translation; world z up."""
     times, poses = [], []
     path = folder / "lowres_wide.traj"
-    for number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
-        try:
-            time_s, *values = (float(word) for word in line.split())
+    for line_number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
+        with left_out.record(path, f"{path}:{line_number}", may_lack=True):
+            time_s, *values = (checked.decimal(word, "a number of a pose", -1e9, 1e9) for word in line.split())
             if len(values) != 6:
                 raise ValueError(f"expected 7 columns, got {len(values) + 1}")
-        except ValueError as error:
-            left_out.add(str(path), f"{path}:{number}: {error}")
-            continue
-        R = np.asarray(cv2.Rodrigues(np.array(values[:3]))[0], np.float64)
-        times.append(time_s)
-        poses.append(invert_transform(make_transform(R, np.array(values[3:]))))
-    colors = sorted((folder / "lowres_wide").glob("*_*.png"), key=lambda p: _arkit_time(p.stem))
+            R = np.asarray(cv2.Rodrigues(np.array(values[:3]))[0], np.float64)
+            times.append(time_s)
+            poses.append(invert_transform(make_transform(R, np.array(values[3:]))))
+    colors = _by_time(folder / "lowres_wide", ".png", left_out)
+    cameras = _by_time(folder / "lowres_wide_intrinsics", ".pincam", left_out)
     if not times or not colors:
         raise RecordingError(f"{folder} holds no poses in lowres_wide.traj, or no images in lowres_wide/")
-    for color in colors:
-        time_s = _arkit_time(color.stem)
-        near = int(np.abs(np.array(times) - time_s).argmin())
+    pose_times, camera_times = np.array(times), np.array([time_s for time_s, _ in cameras])
+    for time_s, color in colors:
+        near = int(np.abs(pose_times - time_s).argmin())
         pincam = folder / "lowres_wide_intrinsics" / f"{color.stem}.pincam"
-        width, height, fx, fy, cx, cy = _matrix(pincam, (1,), 6)[0].tolist()
-        K = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
-        yield ExportedFrame(
-            round(time_s * NS_PER_S),
-            poses[near] if abs(times[near] - time_s) < 0.05 else None,  # images come at 10 Hz
-            partial(read_color, color),
-            partial(read_depth, folder / "lowres_depth" / color.name, scale, folder / "confidence" / color.name),
-            _camera(K, (int(height), int(width)), pincam),
-        )
+        if cameras and not pincam.exists():  # the time in the name of a calibration may be some milliseconds off
+            nearest = int(np.abs(camera_times - time_s).argmin())
+            pincam = cameras[nearest][1] if abs(camera_times[nearest] - time_s) < _CALIBRATION_OFF_S else pincam
+        with left_out.record(pincam.parent, pincam):
+            width, height, fx, fy, cx, cy = _matrix(pincam, (1,), 6)[0].tolist()
+            camera = checked.pinhole({"fx": fx, "fy": fy, "cx": cx, "cy": cy, "width": width, "height": height})
+            yield ExportedFrame(
+                checked.seconds(time_s, "time"),
+                poses[near] if abs(times[near] - time_s) < 0.05 else None,  # images come at 10 Hz
+                partial(read_color, color),
+                partial(read_depth, folder / "lowres_depth" / color.name, scale, folder / "confidence" / color.name),
+                camera,
+            )
 
 
-def _arkit_time(stem: str) -> float:
-    try:
-        return float(stem.rpartition("_")[2])
-    except ValueError:
-        raise RecordingError(f"{stem}: the name of an image must end in its time, ID_SECONDS") from None
+def _by_time(folder: Path, suffix: str, left_out: LeftOut) -> list[tuple[float, Path]]:
+    """Return the files ID_SECONDS by the time in their names."""
+    found = []
+    for path in folder.glob(f"*_*{suffix}"):
+        with left_out.record(folder, f"{path}: the name must end in its time, ID_SECONDS"):
+            time_s = checked.decimal(path.stem.rpartition("_")[2], "time", 0.0, checked.MAX_STAMP_NS * 1e-9)
+            found.append((time_s, path))
+    return sorted(found)
 
 
 # --------------------------------------------------------------------------------------------------------------------
 # Record3D
+
+
+# also of encrypted entries (RuntimeError) and names that are no UTF-8 (ValueError)
+_ZIP_FAULTS = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, struct.error)
+_ZIP_FREE_BYTES, _ZIP_RATIO = 2**20, 100  # an entry may expand to this, and to so many times its packed size
 
 
 class _Files:
@@ -422,7 +459,7 @@ class _Files:
         if path.is_file():
             try:
                 self._zip = zipfile.ZipFile(path)
-            except (zipfile.BadZipFile, OSError) as error:
+            except _ZIP_FAULTS as error:
                 raise RecordingError(f"{path} is not an .r3d file, or is truncated: {error}") from error
 
     def names(self) -> list[str]:
@@ -436,14 +473,19 @@ class _Files:
         try:
             if self._zip is None:
                 return read_file(self._path / name, max_bytes)
-            if self._zip.getinfo(name).file_size > max_bytes:
-                raise RecordingError(f"{self._path}: {name} has more than {max_bytes} bytes")
-            with self._zip.open(name) as file:  # the size in the directory may be wrong
-                return file.read(max_bytes + 1)[:max_bytes]
+            info = self._zip.getinfo(name)
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise RecordingError(f"{self.where(name)} is compressed by method {info.compress_type}")
+            limit = min(max_bytes, _ZIP_FREE_BYTES + _ZIP_RATIO * info.compress_size)
+            with self._zip.open(name) as file:
+                data = file.read(limit + 1)
         except KeyError as error:
-            raise RecordingError(f"{self._path}: {name} is missing") from error
-        except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+            raise RecordingError(f"{self.where(name)} is missing") from error
+        except _ZIP_FAULTS as error:
             raise RecordingError(f"cannot read {name} of {self._path}: {error}") from error
+        if len(data) > limit:
+            raise RecordingError(f"{self.where(name)} has more than {limit} bytes, packed into {info.compress_size}")
+        return data
 
     def where(self, name: str) -> str:
         """Return the name of a file for messages."""
@@ -455,55 +497,48 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
     files = _Files(path)
     names = set(files.names())
     metadata = "metadata" if "metadata" in names else "metadata.json"
-    try:
-        values = json.loads(files.read(metadata, _MAX_TEXT_BYTES))
-        size = int(values["w"]), int(values["h"])
-        shape = (int(values["dh"]), int(values["dw"])) if "dw" in values and "dh" in values else None
-        K, own = [float(v) for v in values["K"]], values.get("perFrameIntrinsicCoeffs") or []
-        poses, times_s = values["poses"], values.get("frameTimestamps") or []
-        fps = float(values.get("fps", 30.0))
-        if len(K) != 9 or not fps > 0 or not all(isinstance(each, list) for each in (poses, own, times_s)):
-            raise ValueError(f"K must have 9 numbers and fps be positive, got {len(K)} and {fps}")
-        if shape is not None and not 0 < shape[0] * shape[1] <= MAX_PIXELS:
+    where = files.where(metadata)
+    values = parse_json(files.read(metadata, _MAX_TEXT_BYTES), where)
+    with LeftOut().record(path, where):
+        values = checked.mapping(values, "it")
+        width, height = (checked.whole(checked.entry(values, side), side, 1, checked.MAX_SIDE) for side in "wh")
+        own_size = [checked.whole(values[k], k, 1, checked.MAX_SIDE) for k in ("dh", "dw") if values.get(k) is not None]
+        shape = (own_size[0], own_size[1]) if len(own_size) == 2 else None
+        if shape is not None and shape[0] * shape[1] > MAX_PIXELS:
             raise ValueError(f"depth of {shape[1]}x{shape[0]} pixels")
-    except RecordingError:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RecordingError(f"{files.where(metadata)}: {error!r:.200}") from error
-    first_s = 1.0 if not times_s or not isinstance(times_s[0], (int, float)) or times_s[0] < 1.0 else 0.0
-    for number, pose in enumerate(poses):
-        color = next(
-            (n for n in (f"{f}/{number}.{e}" for f in ("rgbd", "rgb") for e in ("jpg", "png")) if n in names), ""
-        )
-        depth = f"rgbd/{number}.depth" if color.startswith("rgbd") else f"depth/{number}.exr"
-        if not color:
-            left_out.add(str(path), f"{path}: frame {number} has no colour image")
-            continue
-        try:
-            fx, fy, cx, cy = own[number] if number < len(own) else (K[0], K[4], K[6], K[7])
-            camera = Intrinsics(float(fx), float(fy), float(cx), float(cy), *size)
-            stamp_s = float(times_s[number]) if number < len(times_s) else number / fps
-            stamp_ns = round((first_s + stamp_s) * NS_PER_S)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise RecordingError(f"{files.where(metadata)}: frame {number}: {error!r:.200}") from error
-        yield ExportedFrame(
-            stamp_ns,
-            _record3d_pose(pose, files.where(metadata), number, left_out),
-            partial(_decoded, files, color, decode_color_file),
-            partial(_record3d_depth, files, depth, f"rgbd/{number}.conf", shape, size, names),
-            camera,
-        )
+        K = checked.numbers(checked.entry(values, "K"), "K", 9)[[0, 4, 6, 7]]
+        fps = 30.0 if values.get("fps") is None else checked.number(values["fps"], "fps", 1e-3, 1e6)
+        poses = checked.sequence(checked.entry(values, "poses"), "poses")
+        own, times = (checked.sequence(values.get(k) or [], k) for k in ("perFrameIntrinsicCoeffs", "frameTimestamps"))
+    first_s = 1.0 if not times or not isinstance(times[0], (int, float)) or times[0] < 1.0 else 0.0
+    found = {int(match[1]): match[0] for match in map(_RECORD3D_COLOR.fullmatch, sorted(names)) if match}  # rgbd last
+    colors = {frame: name for frame, name in sorted(found.items()) if frame < len(poses)}
+    if lost := len(poses) - len(colors):  # by number of images: metadata may list more poses than any recording has
+        first = next(frame for frame in range(len(poses)) if frame not in colors)
+        left_out.add(str(path), f"{path}: frame {first} has no colour image")
+        left_out.counts[str(path)] += lost - 1
+    for frame, color in colors.items():
+        depth = f"rgbd/{frame}.depth" if color.startswith("rgbd") else f"depth/{frame}.exr"
+        with left_out.record(where, f"{where}: frame {frame}"):
+            k = K if frame >= len(own) else checked.numbers(own[frame], "perFrameIntrinsicCoeffs", 4)
+            fx, fy, cx, cy = k.tolist()
+            camera = Intrinsics(fx, fy, cx, cy, width, height)
+            time_s = frame / fps if frame >= len(times) else checked.number(times[frame], "frameTimestamps")
+            yield ExportedFrame(
+                checked.seconds(first_s + time_s, "time"),
+                _record3d_pose(poses[frame], where, frame, left_out),
+                partial(_decoded, files, color, decode_color_file),
+                partial(_record3d_depth, files, depth, f"rgbd/{frame}.conf", shape, (width, height), names),
+                camera,
+            )
 
 
-def _record3d_pose(values: Any, where: str, number: int, left_out: LeftOut) -> NDArray[np.float64] | None:
-    try:
-        pose = np.array([float(v) for v in values])
-        if pose.shape != (7,):
-            raise ValueError(f"a pose has 7 numbers, got {pose.size}")
-        return convert_pose(transform_from_pose(pose[4:], pose[:4]), ("opengl", "yup"))
-    except (ValueError, TypeError) as error:
-        left_out.add(where, f"{where}: pose {number}: {error}")
-        return None
+def _record3d_pose(values: Any, where: str, frame: int, left_out: LeftOut) -> NDArray[np.float64] | None:
+    pose = None
+    with left_out.record(where, f"{where}: pose {frame}", may_lack=True):
+        numbers = checked.numbers(values, "pose", 7)
+        pose = convert_pose(transform_from_pose(numbers[4:], numbers[:4]), ("opengl", "yup"))
+    return pose
 
 
 def _decoded(files: _Files, name: str, decode: Callable[[bytes], Any]) -> Any:
@@ -586,6 +621,9 @@ def _exr(data: bytes) -> NDArray[np.float32]:
     if data[:4] != b"v/1\x01":
         raise ValueError("is not an EXR image, or is truncated")
     os.environ.setdefault("OPENCV_IO_ENABLE_OPENEXR", "1")  # off by default; read when the first image is decoded
+    width, height = _exr_size(data)
+    if not 0 < width * height <= min(MAX_PIXELS, len(data) * DEFLATE_RATIO):
+        raise ValueError(f"claims {width}x{height} pixels, which {len(data)} bytes cannot hold")
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
@@ -593,6 +631,18 @@ def _exr(data: bytes) -> NDArray[np.float32]:
     if image is None or image.dtype != np.float32:
         raise ValueError("is not a float32 EXR image, or is truncated")
     return np.array(image if image.ndim == 2 else image[..., 0])
+
+
+def _exr_size(data: bytes) -> tuple[int, int]:
+    """Return (width, height) of the data window in the header of an EXR file; zeros without a valid one."""
+    at = 8  # attributes: name, type, both ended by a zero, length, value
+    while (end := data.find(b"\0", data.find(b"\0", at) + 1) + 1) > at and len(data) >= end + 20:
+        (length,) = struct.unpack_from("<I", data, end)
+        if data[at:end] == b"dataWindow\0box2i\0":
+            left, top, right, bottom = struct.unpack_from("<iiii", data, end + 4)
+            return right - left + 1, bottom - top + 1
+        at = end + 4 + length
+    return 0, 0
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -629,7 +679,8 @@ def open_export(
     Args:
         folder: path.
         world_frame: name of the frame of the poses.
-        tolerate_damage: see :class:`ExportRecording`.
+        tolerate_damage: damaged files beside the images leave their frame out (:attr:`ExportRecording.left_out`),
+            images that cannot be read become :class:`.BadImage` samples, instead of raising.
         depth_scale: units of depth in a metre; None = 1000.
 
     Raises :class:`RecordingError` with the file: unknown format, no frames, or unreadable data.
@@ -637,9 +688,11 @@ def open_export(
     folder, name = Path(folder), export_format(folder)
     if not name:
         raise RecordingError(f"{folder} is not a folder of {', '.join(_FORMATS)}")
-    left_out = LeftOut()
-    frames = tuple(_FORMATS[name][1](folder, 1000.0 if depth_scale is None else depth_scale, left_out))
+    left_out = LeftOut(tolerates_damage=tolerate_damage)
+    frames = tuple(_FORMATS[name][1](folder, checked_depth_scale(depth_scale) or 1000.0, left_out))
+    if not frames and left_out.reasons and tolerate_damage:
+        raise RecordingError(next(iter(left_out.reasons.values())))
     if not frames:
         raise RecordingError(f"{folder} has the layout of {name}, but no frames")
     ordered = tuple(sorted(frames, key=lambda frame: frame.stamp_ns))
-    return ExportRecording(folder, ordered, left_out, world_frame, tolerate_damage)
+    return ExportRecording(folder, ordered, left_out, world_frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,12 +11,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embodied_perceptron.recordings.recording import RecordingError
 
 ImageT = TypeVar("ImageT")
 MAX_IMAGE_BYTES = 2**28
+_MOST_DIGITS = 300  # of a whole number; larger ones are no float
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -74,6 +76,17 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def write_flushed(path: Path, data: bytes) -> None:
+    """Write ``data`` to the disk. Raises ``OSError``."""
+    path.write_bytes(data)
+    _flush(path)
+
+
+def was_interrupted(path: str | Path) -> bool:
+    """Whether a writer of ``path`` in :func:`atomic_path` was killed: its temporary file is still there."""
+    return any(True for _ in _leftovers(Path(path)))
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -83,16 +96,21 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove leftovers of dead writers of ``path``. Age alone is no proof: a clock may be set during a write."""
+    """Remove old leftovers of ``path``."""
+    for leftover in _leftovers(path):
+        with contextlib.suppress(OSError):  # another process may be removing it as well
+            if time.time() - leftover.stat().st_mtime > _STALE_AFTER_S:
+                leftover.unlink()
+
+
+def _leftovers(path: Path) -> Iterator[Path]:
+    """Temporary files of dead writers of ``path``. Age alone is no proof: a clock may be set during a write."""
     names = re.compile(re.escape(f".{path.name}.") + r"(\d{1,10})-[0-9a-f]+\.tmp")
     with contextlib.suppress(OSError):  # without the folder the write itself raises
         for entry in os.scandir(path.parent):
             match = names.fullmatch(entry.name)
-            if match is None or _writes(int(match[1]), path.with_name(entry.name)):
-                continue
-            with contextlib.suppress(OSError):  # another process may be removing it as well
-                if time.time() - entry.stat().st_mtime > _STALE_AFTER_S:
-                    os.unlink(entry.path)
+            if match is not None and not _writes(int(match[1]), path.with_name(entry.name)):
+                yield path.with_name(entry.name)
 
 
 def _writes(pid: int, temporary: Path) -> bool:
@@ -118,6 +136,25 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise RecordingError(f"{path}: {error}") from error
+
+
+def parse_json(data: bytes, where: str | Path) -> Any:
+    """Parse JSON of bounded whole numbers. Raises :class:`RecordingError` with ``where``."""
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{where}: {error}") from error
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits ({digits:.10}...), at most {_MOST_DIGITS} are read")
+    return int(digits)
+
+
+def read_json(path: Path, max_bytes: int) -> Any:
+    """Read JSON like :func:`read_text` and :func:`parse_json`."""
+    return parse_json(read_text(path, max_bytes).encode(), path)
 
 
 def read_image(path: Path, decode: Callable[[bytes], ImageT]) -> ImageT:

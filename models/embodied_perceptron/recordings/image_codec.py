@@ -6,9 +6,12 @@ Pure functions of message fields, shared by the bag reader, the folder reader an
 
 from __future__ import annotations
 
+import io
+import re
 import struct
 import sys
 from array import array
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
+
+_COMBINED = re.compile(r"/rgbd(images?)?$", re.IGNORECASE)
+
+
+def combined_images(types: Mapping[str, Collection[str]]) -> str:
+    """Say which topics hold colour and depth in one message, which is not read; empty without such topics.
+
+    ``types``: message types by topic. Combined are ``rtabmap_msgs/RGBDImage``, ``realsense2_camera_msgs/RGBD``, and
+    others of such a name.
+    """
+    there = [f"{topic} ({kind})" for topic, kinds in sorted(types.items()) for kind in kinds if _COMBINED.search(kind)]
+    remedy = "record and use the driver's separate topics of colour, depth and camera_info"
+    text = f"{', '.join(there)}: messages that combine colour and depth cannot be read: {remedy}"
+    return text if there else ""
+
 
 # --------------------------------------------------------------------------------------------------------------------
 # Bayer mosaics and YUV. Encodings are those of sensor_msgs/image_encodings, and nv12 and i420, which drivers write too.
@@ -353,7 +371,7 @@ def encode_image(image: NDArray[Any]) -> tuple[str, int, NDArray[np.uint8]]:
 # compressed images
 
 MAX_PIXELS = 2**26  # limit for the size that a compressed image claims, before memory is allocated
-_DEFLATE_RATIO = 1032  # largest compression ratio of PNG; JPEG stays below
+DEFLATE_RATIO = 1032  # largest compression ratio of PNG; JPEG stays below
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8"
@@ -381,7 +399,7 @@ def _check_size(flat: NDArray[np.uint8]) -> None:
     bits = 8
     if flat[:8].tobytes() == _PNG_MAGIC and flat.size >= 26:
         bits = int(flat[24]) * _PNG_CHANNELS.get(int(flat[25]), 1)
-    if height * -(-width * bits // 8) > flat.size * _DEFLATE_RATIO:
+    if height * -(-width * bits // 8) > flat.size * DEFLATE_RATIO:
         raise ImageDecodeError(f"compressed image claims {width}x{height} pixels, which {flat.size} bytes cannot hold")
 
 
@@ -435,6 +453,30 @@ def decode_depth_file(data: Bytes) -> NDArray[np.uint16]:
     if image.ndim != 2 or image.dtype != np.uint16:
         raise ImageDecodeError(f"depth must be a 16-bit image of one channel, got shape {image.shape} {image.dtype}")
     return image
+
+
+def decode_grey_file(data: Bytes) -> NDArray[np.uint8]:
+    """Decode an 8-bit single-channel PNG or JPEG to (H, W) uint8. Raises :class:`ImageDecodeError`."""
+    return np.asarray(_imdecode(data, cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION), dtype=np.uint8)
+
+
+def decode_numpy_depth(data: bytes) -> NDArray[np.uint16]:
+    """Decode an .npy file of (H, W) uint16 raw depth. Raises :class:`ImageDecodeError`."""
+    file = io.BytesIO(data)
+    try:
+        read_header = _NPY_HEADERS[np.lib.format.read_magic(file)]
+        shape, by_columns, dtype = read_header(file)
+        if len(shape) != 2 or dtype.newbyteorder("=") != np.uint16 or min(shape) < 1:
+            raise ValueError(f"depth must be (H, W) uint16, got {shape!s:.100} {dtype!s:.100}")
+        if (needed := 2 * shape[0] * shape[1]) != len(data) - file.tell():
+            raise ValueError(f"{shape[1]}x{shape[0]} pixels need {needed} bytes, got {len(data) - file.tell()}")
+    except Exception as error:  # of any kind: the header is a literal of Python
+        raise ImageDecodeError(f"is not an .npy file of depth, or is damaged: {error!s:.300}") from error
+    raw = np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
+    return raw.astype(np.uint16)
+
+
+_NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def encode_depth_file(depth: NDArray[np.uint16]) -> bytes:

@@ -1,24 +1,30 @@
-"""Bounded decompression of bags: a few kilobytes may claim, or expand to, gigabytes.
+"""Bags as rosbags reads them, with bounded decompression and without its limits on who wrote the file.
 
-rosbags unpacks a chunk, a message or a file at once and trusts its claimed size. Importing this module replaces its
-decompressors by bounded ones; :func:`unpack` unpacks the files of a bag.
+rosbags unpacks a chunk, a message or a file at once and trusts its claimed size: a few kilobytes may claim, or expand
+to, gigabytes. It refuses an MCAP file for its profile and for any channel of another program. Importing this module
+replaces its decompressors and its readers of storage files; :func:`unpack` unpacks the files of a bag.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from bz2 import BZ2Decompressor
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 from lz4.frame import LZ4FrameDecompressor
+from rosbags.interfaces import ConnectionExtRosbag2, MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag1 import reader as rosbag1_reader
 from rosbags.rosbag2 import reader as rosbag2_reader
-from rosbags.rosbag2 import storage_mcap
+from rosbags.rosbag2 import storage_mcap, storage_sqlite3
+from rosbags.typesys import Stores, get_typestore
 
 _MOST_BYTES = {"chunk": 2**30, "message": 2**28, "file": 2**30}
 _MAX_RATIO = 100  # for larger files: recorded images do not compress that well
@@ -67,6 +73,83 @@ rosbag1_reader.decompressors.update(
 rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined,assignment]
     decompress=_of_unknown_size(_zstd.ZstdDecompressor, "message")
 )
+
+# --------------------------------------------------------------------------------------------------------------------
+# storage files
+
+_PROFILE_AT, _PROFILE = 17, b"\4\0\0\0ros2"  # behind magic, opcode and length of the header of an MCAP file
+_definition_of = storage_mcap.get_msgdef
+
+
+class _AnyProfile(BufferedReader):
+    """An MCAP file whose header claims the profile that rosbags requires; the channels tell how they are encoded."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        at = self.tell()
+        data = super().read(size)
+        return _PROFILE + data[len(_PROFILE) :] if at == _PROFILE_AT else data
+
+
+class _McapReader(storage_mcap.McapReader):
+    """Reader of the channels of ROS. Messages of ROS 1 are converted; channels of other programs are skipped."""
+
+    def _open(self) -> None:
+        file: Any = self.bio
+        self.bio = file = _AnyProfile(file.detach())
+        super()._open()
+        self.bio = BufferedReader(file.detach())
+        every: list[Any] = self.connections
+        self.connections, self._of_ros1 = [], dict[int, str]()
+        types = get_typestore(Stores.LATEST)
+        for channel in every:
+            encoding, kind, definition = channel.ext.serialization_format, channel.msgtype, channel.msgdef
+            if encoding == "ros1":
+                kind = "tf2_msgs/msg/TFMessage" if kind == "tf/tfMessage" else kind.replace("/", "/msg/")
+                if kind not in types.fielddefs:
+                    continue
+                self._of_ros1[channel.id] = kind
+            elif encoding != "cdr":
+                continue
+            if kind in types.fielddefs and (encoding == "ros1" or definition.format == MessageDefinitionFormat.NONE):
+                text, _ = types.generate_msgdef(kind, ros_version=2)
+                definition = MessageDefinition(MessageDefinitionFormat.MSG, text)
+            ext = ConnectionExtRosbag2("cdr", channel.ext.offered_qos_profiles)
+            self.connections.append(channel._replace(msgtype=kind, msgdef=definition, ext=ext))
+        if every and not self.connections:
+            encodings = ", ".join(sorted({repr(channel.ext.serialization_format) for channel in every}))
+            raise ValueError(f"it has no messages of ROS: its channels are encoded as {encodings:.200}")
+
+    def messages(self, connections: Any, start: int | None = None, stop: int | None = None) -> Any:
+        """Yield (channel, time of recording, CDR)."""
+        convert = get_typestore(Stores.LATEST).ros1_to_cdr  # skips the sequence number of headers
+        for channel, logged_ns, data in super().messages(connections, start, stop):
+            if kind := self._of_ros1.get(channel.id):
+                try:
+                    data = bytes(convert(data, kind))
+                except Exception as error:  # of any kind, for damaged bytes
+                    raise ValueError(f"a message on {channel.topic} is not {kind} of ROS 1, as it claims") from error
+            yield channel, logged_ns, data
+
+
+class _Sqlite3Reader(storage_sqlite3.Sqlite3Reader):
+    """Reader of any path: rosbags puts it into a URI unescaped, where "#", "?" and "%" have a meaning."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Path(quote(os.fsencode(path))))
+
+
+_DEFINITIONS = ("ros2msg", "ros2idl", "omgidl", "")
+vars(storage_mcap).update(  # a schema of another program has another encoding, and may be binary
+    get_msgdef=lambda schema: _definition_of(schema if schema and schema.encoding in _DEFINITIONS else None),
+    read_string=lambda file: storage_mcap.read_bytes(file).decode(errors="replace"),
+)
+_plugins: Any = rosbag2_reader.Reader.STORAGE_PLUGINS, rosbag2_reader.DirectoryReader.STORAGE_PLUGINS
+_plugins[0].update({".mcap": _McapReader, ".db3": _Sqlite3Reader})
+_plugins[1].update({"mcap": _McapReader, "sqlite3": _Sqlite3Reader})
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# compressed files
 
 
 def unpack(path: Path) -> tuple[Path, TemporaryDirectory[str] | None]:

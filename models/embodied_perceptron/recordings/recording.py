@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import CameraPoses, TransformTree
 from embodied_perceptron.sensors.synchronizer import BadImage, DepthInput, Drop, RgbdSynchronizer, SynchronizerStats
+
+ImageT = TypeVar("ImageT")
 
 
 class RecordingError(ValueError):
@@ -80,25 +83,55 @@ Sample = ColorSample | DepthSample | CalibrationSample | TransformSample
 
 @dataclass
 class LeftOut:
-    """Items that a tolerant reader skipped.
+    """Damaged records: they raise, or are skipped and counted where damage is tolerated.
 
     Attributes:
-        counts: number of messages or lines by topic or file.
+        counts: number of messages, lines or files by topic, file or folder.
         reasons: reason for the first one.
+        tolerates_damage: whether :meth:`record` skips and :meth:`image` replaces damage instead of raising.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
+    tolerates_damage: bool = False
 
     def add(self, where: str, reason: str) -> None:
         """Count one item of a topic or file."""
         self.counts[where] += 1
         self.reasons.setdefault(where, reason)
 
+    @contextmanager
+    def record(self, where: str | Path, entry: str | Path, *, may_lack: bool = False) -> Iterator[None]:
+        """Read one record of a topic, file or folder: a ``ValueError`` becomes a :class:`RecordingError` that names
+        ``entry``, or is counted: where damage is tolerated, and for records that ordinary recordings lack too."""
+        try:
+            yield
+        except ValueError as error:
+            fault = error if isinstance(error, RecordingError) else RecordingError(f"{entry}: {error}")
+            if not self.tolerates_damage and not may_lack:
+                raise fault from error.__cause__ if fault is error else error
+            self.add(str(where), str(fault))
+
+    def image(self, read: Callable[[], ImageT]) -> ImageT | BadImage:
+        """Read an image that raises :class:`RecordingError`; where damage is tolerated, return why it is unreadable."""
+        try:
+            return read()
+        except RecordingError as error:
+            if not self.tolerates_damage:
+                raise
+            return BadImage(str(error))
+
     def clear(self) -> None:
         """Reset all counts."""
         self.counts.clear()
         self.reasons.clear()
+
+
+def checked_depth_scale(depth_scale: float | None, where: str = "") -> float | None:
+    """Return raw units per metre, or None. Raises :class:`RecordingError` unless they are positive and finite."""
+    if depth_scale is not None and not 1e-30 < depth_scale < 1e30:  # the reciprocal is a float32
+        raise RecordingError(f"{where}depth_scale must be positive, got {depth_scale}")
+    return depth_scale
 
 
 class Recording(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import stat
 import struct
@@ -19,8 +20,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from embodied_perceptron.recordings import plain_values
+
 MAX_HEADER_BYTES = 32 * 2**20  # names, shapes and JSON, which takes about ten times as much in Python
 MAX_FILE_BYTES = 16 * 2**30  # of a whole file
+_LOG = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<Q")
 
 
@@ -69,12 +73,21 @@ def read_metadata(path: str | Path) -> dict[str, str]:
         return _metadata(path, file.read(min(length, MAX_HEADER_BYTES)))
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Call ``json.loads``, with a ``ValueError`` also for too deep nesting."""
+def parse_json(text: str | bytes, source: str = "", longest: int = plain_values.MAX_NAME) -> Any:
+    """Call ``json.loads``, with a ``ValueError`` also for too deep nesting.
+
+    ``source``: file whose texts are names; they are cleaned (:func:`~.plain_values.cleaned`), and their number logged.
+    """
+    changed: list[str] = []
     try:
-        return json.loads(text)
+        values = json.loads(text)
+        values = plain_values.clean_texts(values, longest, changed) if source else values
     except RecursionError:
         raise ValueError("JSON that is nested too deep") from None
+    if changed:
+        shown = f"{changed[0][:60]!a} ({plain_values.forbidden_character(changed[0]) or 'too long'})"
+        _LOG.warning("%s: %d names were cleaned, the first is %s", source, len(changed), shown)
+    return values
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,7 +38,8 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_from_pose,
 )
-from embodied_perceptron.recordings.files import read_file, read_image, read_text, write_atomically
+from embodied_perceptron.recordings import plain_values as checked
+from embodied_perceptron.recordings.files import read_image, read_json, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -52,10 +54,10 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
+    checked_depth_scale,
 )
 from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, standard_distortion
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
-from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
 _OPTIONAL_KEYS = (
@@ -64,11 +66,14 @@ _OPTIONAL_KEYS = (
 )
 _LENS_KEYS = ("distortion", "k1", "k2", "k3", "p1", "p2")
 _PINHOLE_KEYS = ("fx", "fy", "cx", "cy", "width", "height")
+_NO_CAMERA = (
+    ': write the intrinsics there, e.g. {"width": 640, "height": 480, "fx": 525.0, "fy": 525.0, "cx": 319.5, '
+    '"cy": 239.5, "depth_scale": 5000.0}'
+)
 _CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
 # (smallest number, nanoseconds per unit): an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
 _STAMP_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, NS_PER_S))
-_MAX_STAMP_NS = 2**63 - 1
 _MAX_STEP_S = 1000.0  # between images with integer stamps; larger steps are not seconds
 _LOOKAHEAD_NS = 5 * NS_PER_S
 _MAX_LIST_BYTES = 2**28
@@ -113,19 +118,17 @@ class TumRecording:
         Raises :class:`RecordingError` (see :func:`read_tum_camera`).
         """
         self._folder = Path(folder)
-        self._left_out = LeftOut()
-        tolerated = self._left_out if tolerate_damage else None
+        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
         single = _is_one_camera(self._folder)
         if not is_tum_folder(self._folder):
             raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
         folders = [self._folder] if single else _camera_folders(self._folder)
-        cameras = [read_tum_camera(f, None if single else f.name, tolerated, depth_scale) for f in folders]
+        cameras = [read_tum_camera(f, None if single else f.name, self._left_out, depth_scale) for f in folders]
         self._cameras = {c.name: c for c in cameras}
         if len(self._cameras) != len(folders):
             raise RecordingError(f"{self._folder}: two cameras have the same name")
         first = next(iter(self._cameras.values()))
         self._world_frame = first.world_frame or world_frame
-        self._tolerate_damage = tolerate_damage
         for camera in self._cameras.values():
             if camera.base_frame != first.base_frame or (camera.world_frame or self._world_frame) != self._world_frame:
                 raise RecordingError(
@@ -231,26 +234,15 @@ class TumRecording:
         for stamp, _, camera, kind, path in entries:
             if kind == "color":
                 yield CalibrationSample(stamp, camera.name, CameraModel(camera.intrinsics))
-                yield ColorSample(stamp, camera.name, self._guarded(camera.read_color, path))
+                yield ColorSample(stamp, camera.name, self._left_out.image(partial(camera.read_color, path)))
             else:
-                yield DepthSample(stamp, camera.name, self._guarded(camera.read_depth, path))
-
-    def _guarded(self, read: Callable[[Path], ArrayT], path: Path) -> ArrayT | BadImage:
-        try:
-            return read(path)
-        except RecordingError as error:
-            if not self._tolerate_damage:
-                raise
-            return BadImage(str(error))
+                yield DepthSample(stamp, camera.name, self._left_out.image(partial(camera.read_depth, path)))
 
     def _read_truth(self) -> Mapping[str, Any] | None:
         path = self._folder / "scene.json"
         if not path.exists():
             return None
-        truth = _read_json(path)
-        if not isinstance(truth, dict):
-            raise RecordingError(f"{path} must hold an object, got {type(truth).__name__}")
-        return truth
+        return _object(path)
 
 
 @dataclass(frozen=True)
@@ -307,7 +299,7 @@ class TumCamera:
             return metres if self.lens is None else self.lens.rectify_depth(metres)
         try:
             own = UnregisteredDepth(metres, self.depth_camera, self.T_color_depth)
-            return own.registered(self.intrinsics)
+            return own.registered(self.intrinsics, mount_is_given=True)
         except ValueError as error:
             raise RecordingError(f"{path}: {error}") from error
 
@@ -320,28 +312,25 @@ def read_tum_camera(
     Args:
         folder: path.
         name: used when camera.json has none (default "camera").
-        left_out: collects damaged lines of lists and poses; None = they raise.
+        left_out: what is done with damaged lines of lists and poses; None = they raise.
         depth_scale: raw units per metre; None = that of camera.json.
 
     Raises:
         RecordingError: a file is missing or malformed; with the file and the line or key.
     """
     folder = Path(folder)
-    if depth_scale is not None and not 0 < depth_scale < float("inf"):
-        raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
-    spec = _read_camera_json(folder / "camera.json")
-    try:
+    left_out = LeftOut() if left_out is None else left_out
+    checked_depth_scale(depth_scale)
+    spec = _object(folder / "camera.json", _NO_CAMERA)
+    with LeftOut().record(folder, folder / "camera.json"):
+        _check_camera_json(spec)
         model = _lens(spec)
-        depth_camera = None if spec.get("depth_camera") is None else _lens(spec["depth_camera"])
-        offset = spec.get("T_color_depth")
-        T_color_depth = None if offset is None else check_transform(np.asarray(offset), "T_color_depth")
+        own = spec.get("depth_camera")
+        depth_camera = None if own is None else _lens(checked.mapping(own, "depth_camera"))
+        T_color_depth, T_base_camera = (_transform(spec, key) for key in ("T_color_depth", "T_base_camera"))
         if T_color_depth is not None and depth_camera is None:
             raise ValueError("T_color_depth needs depth_camera, the calibration of depth")
-        mount = spec.get("T_base_camera")
-        T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        text = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise RecordingError(f"{folder / 'camera.json'}: {text}") from error
+    checked_depth_scale(spec["depth_scale"], f"{folder / 'camera.json'}: ")
     name = spec.get("camera") or name or "camera"
     color_files, depth_files = _read_images(folder, left_out)
     return TumCamera(
@@ -363,71 +352,54 @@ def read_tum_camera(
     )
 
 
+def _transform(spec: Mapping[str, Any], key: str) -> NDArray[np.float64] | None:
+    return None if spec.get(key) is None else check_transform(checked.numbers(spec[key], key, 4, 4), key)
+
+
 def _lens(spec: Mapping[str, Any]) -> CameraModel:
-    """Parse a camera model. Raises ``ValueError``, ``TypeError`` or ``KeyError`` for wrong or missing values."""
+    """Parse a camera model. Raises ``ValueError`` for wrong or missing values."""
     if unknown := sorted(set(spec) - {*_PINHOLE_KEYS, "distortion_model", "d", *_REQUIRED_KEYS, *_OPTIONAL_KEYS}):
-        raise ValueError(f"depth_camera: unknown key(s) {', '.join(unknown)}")
-    distortion = standard_distortion(spec.get("distortion_model") or "plumb_bob", spec.get("d") or ())
-    return CameraModel(Intrinsics(*(spec[key] for key in _PINHOLE_KEYS)), *distortion)
+        raise ValueError(f"depth_camera: unknown key(s) {', '.join(unknown):.300}")
+    model = checked.text(spec.get("distortion_model") or "plumb_bob", "distortion_model")
+    d = checked.sequence(spec.get("d") or [], "d")
+    return CameraModel(checked.pinhole(spec), *standard_distortion(model, [checked.number(v, "d") for v in d]))
 
 
-def _read_camera_json(path: Path) -> dict[str, Any]:
-    try:
-        spec = _read_json(path)
-    except FileNotFoundError as error:
-        raise RecordingError(
-            f"{path} is missing: write the intrinsics there, e.g. "
-            '{"width": 640, "height": 480, "fx": 525.0, "fy": 525.0, "cx": 319.5, "cy": 239.5, "depth_scale": 5000.0}'
-        ) from error
-    if not isinstance(spec, dict):
-        raise RecordingError(f"{path} must hold an object, got {type(spec).__name__}")
+def _check_camera_json(spec: Mapping[str, Any]) -> None:
     for key in _REQUIRED_KEYS:
-        if key not in spec:
-            raise RecordingError(f"{path}: key {key!r} is missing")
-        if not isinstance(spec[key], (int, float)) or isinstance(spec[key], bool):
-            raise RecordingError(f"{path}: {key} must be a number, got {spec[key]!r}")
+        checked.number(checked.entry(spec, key), key)
     unknown = sorted(set(spec) - set(_REQUIRED_KEYS) - set(_OPTIONAL_KEYS))
     if lens := [key for key in unknown if key in _LENS_KEYS]:
-        raise RecordingError(f"{path}: {lens[0]}: distortion is written as distortion_model and d, as in CameraInfo")
+        raise ValueError(f"{lens[0]}: distortion is written as distortion_model and d, as in CameraInfo")
     if unknown:
-        raise RecordingError(
-            f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(_REQUIRED_KEYS + _OPTIONAL_KEYS)}"
-        )
+        known = ", ".join(_REQUIRED_KEYS + _OPTIONAL_KEYS)
+        raise ValueError(f"unknown key(s) {', '.join(unknown):.300}; known: {known}")
     for key in ("camera", "camera_frame", "world_frame", "base_frame"):
-        if not isinstance(spec.get(key), (str, type(None))):
-            raise RecordingError(f"{path}: {key} must be text, got {spec[key]!r:.100}")
-    invalid = spec.get("depth_invalid", [])
-    if not isinstance(invalid, list) or not all(type(value) is int and 0 <= value < 2**16 for value in invalid):
-        raise RecordingError(f"{path}: depth_invalid must list numbers of 16 bits, got {invalid!r:.100}")
-    if not spec["depth_scale"] > 0:
-        raise RecordingError(f"{path}: depth_scale must be positive, got {spec['depth_scale']}")
+        if spec.get(key) not in (None, ""):
+            checked.text(spec[key], key)
+    for value in checked.sequence(spec.get("depth_invalid", []), "depth_invalid"):
+        checked.whole(value, "depth_invalid", 0, 2**16 - 1)
     if (spec.get("base_frame") is None) != (spec.get("T_base_camera") is None):
-        raise RecordingError(f"{path}: base_frame and T_base_camera belong together")
-    return spec
+        raise ValueError("base_frame and T_base_camera belong together")
 
 
 def _read_lines(
-    path: Path, columns: int, parse: Callable[[list[str]], ArrayT], left_out: LeftOut | None
+    path: Path, columns: int, parse: Callable[[list[str]], ArrayT], left_out: LeftOut
 ) -> tuple[tuple[int, ArrayT], ...]:
     """Parse every line to (stamp_ns, ``parse(other columns)``), sorted by stamp.
 
     Damaged lines raise, or go to ``left_out`` unless no line remains.
     """
     entries = []
-    for number, line in enumerate(read_text(path, _MAX_LIST_BYTES).splitlines(), start=1):
+    for line_number, line in enumerate(read_text(path, _MAX_LIST_BYTES).splitlines(), start=1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
-        try:
+        with left_out.record(path, f"{path}:{line_number}"):
             if len(fields) != columns:
                 raise ValueError(f"expected {columns} columns, got {len(fields)}: {line!r:.200}")
             entries.append((parse_stamp(fields[0]), parse(fields[1:])))
-        except ValueError as error:
-            damaged = RecordingError(f"{path}:{number}: {error}")
-            if left_out is None:
-                raise damaged from error
-            left_out.add(str(path), str(damaged))
-    if not entries and left_out is not None and str(path) in left_out.reasons:
+    if not entries and str(path) in left_out.reasons:
         raise RecordingError(left_out.reasons[str(path)])
     return tuple(sorted(entries, key=lambda entry: entry[0]))
 
@@ -435,18 +407,19 @@ def _read_lines(
 _Files = tuple[tuple[int, Path], ...]
 
 
-def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files]:
+def _read_images(folder: Path, left_out: LeftOut) -> tuple[_Files, _Files]:
     """Read the colour and depth files of a folder from its two lists or its list of pairs."""
     if (folder / "rgb.txt").exists() or not (folder / _ASSOCIATIONS).exists():
         color, depth = (
-            _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
+            _read_lines(folder / name, 2, lambda fields: folder / checked.text(fields[0], "file name"), left_out)
             for name in ("rgb.txt", "depth.txt")
         )
-        return _checked(folder / "rgb.txt", color), _checked(folder / "depth.txt", depth)
+        return _checked_list(folder / "rgb.txt", color), _checked_list(folder / "depth.txt", depth)
     path = folder / _ASSOCIATIONS
 
     def pair(fields: list[str]) -> tuple[str, int, str]:
-        return fields[0], parse_stamp(fields[1]), fields[2]
+        names = (checked.text(name, "file name") for name in (fields[0], fields[2]))
+        return next(names), parse_stamp(fields[1]), next(names)
 
     lines = _read_lines(path, 4, pair, left_out)
     first = [(stamp, folder / name) for stamp, (name, _, _) in lines]
@@ -457,10 +430,10 @@ def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files
     if sorted(are_depth) != [0, len(lines)]:
         raise RecordingError(f"{path}: the depth column is unknown: the file names of one column must contain 'depth'")
     colors, depths = (first, second) if are_depth[1] else (second, first)
-    return _checked(path, tuple(colors)), _checked(path, tuple(depths))
+    return _checked_list(path, tuple(colors)), _checked_list(path, tuple(depths))
 
 
-def _checked(path: Path, files: _Files) -> _Files:
+def _checked_list(path: Path, files: _Files) -> _Files:
     """Raise :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
     if not files:
         raise RecordingError(f"{path} lists no images")
@@ -471,9 +444,9 @@ def _checked(path: Path, files: _Files) -> _Files:
     return files
 
 
-def _read_poses(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+def _read_poses(path: Path, left_out: LeftOut) -> tuple[tuple[int, NDArray[np.float64]], ...]:
     def parse(fields: list[str]) -> NDArray[np.float64]:
-        values = np.array([float(field) for field in fields])
+        values = np.array([checked.decimal(field, "pose") for field in fields])
         return transform_from_pose(values[:3], values[3:])
 
     poses = _read_lines(path, 8, parse, left_out)
@@ -483,20 +456,20 @@ def _read_poses(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, NDArra
 
 
 def _camera_folders(path: Path) -> list[Path]:
-    names = _read_json(path / _CAMERA_LIST)
+    names = read_json(path / _CAMERA_LIST, _MAX_LIST_BYTES)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise RecordingError(f"{path / _CAMERA_LIST} must hold a list of folder names, got {names!r:.100}")
     return [path / name for name in names]
 
 
-def _read_json(path: Path) -> Any:
-    """Read JSON. Raises :class:`RecordingError` with the file, ``FileNotFoundError`` when it does not exist."""
-    try:
-        return json.loads(read_file(path, _MAX_LIST_BYTES).decode("utf-8-sig"))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordingError(f"{path}: {error}") from error
+def _object(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Read a JSON object. Raises :class:`RecordingError` with the file, and the remedy when it does not exist."""
+    if not path.exists():
+        raise RecordingError(f"{path} is missing{remedy}")
+    found = read_json(path, _MAX_LIST_BYTES)
+    if not isinstance(found, dict):
+        raise RecordingError(f"{path} must hold an object, got {type(found).__name__}")
+    return found
 
 
 def parse_stamp(text: str) -> int:
@@ -505,10 +478,10 @@ def parse_stamp(text: str) -> int:
     match = _STAMP.fullmatch(text)
     if match is None:
         raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
-    whole, fraction = int(match[1]), match[2] or ""
-    unit_ns = next(unit for least, unit in _STAMP_UNITS if whole >= least)
-    stamp_ns = whole * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
-    if stamp_ns > _MAX_STAMP_NS:
+    integer, fraction = int(match[1]), match[2] or ""
+    unit_ns = next(unit for least, unit in _STAMP_UNITS if integer >= least)
+    stamp_ns = integer * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
+    if stamp_ns > checked.MAX_STAMP_NS:
         raise ValueError(f"timestamp {text!r} does not fit into 64 bits of nanoseconds")
     return stamp_ns
 

@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +49,7 @@ from embodied_perceptron.mapping.storage import (
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.mapping.voxels import HITS, StageClock
-from embodied_perceptron.recordings.files import read_file, write_atomically
+from embodied_perceptron.recordings.files import atomic_path, read_file, was_interrupted, write_flushed
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
 from embodied_perceptron.relocalisation.places import PlaceMemory, place_of
@@ -78,6 +78,7 @@ from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
+from embodied_perceptron.sensors.depth_consistency import INCONSISTENT_DEPTH, DepthConsistency
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
 
 
@@ -159,7 +160,7 @@ def _read_objects(path: str | Path) -> ObjectMap:
     if saved is None:
         raise MapFileError(f"{path}: a map without objects")
     try:
-        objects.load_json(saved)
+        objects.load_json(saved, str(path))
     except ValueError as error:
         raise MapFileError(f"{path}: {error}") from error
     return objects
@@ -248,6 +249,7 @@ class LiveMap:
         self._walls = WallFrame()
         self._columns = BlockCache()
         self._cameras = LatestCameraPoses()
+        self._consistency = DepthConsistency()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)
         self._places = PlaceMemory(config.relocalisation.max_places)
@@ -261,10 +263,13 @@ class LiveMap:
     def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
         """Fuse one frame; returns the new keyframe, if it became one. Raises as :meth:`Perceptron.integrate`.
 
-        While the robot's place in a loaded map is searched, the frame serves the search and is not fused.
+        While the robot's place in a loaded map is searched, the frame serves the search and is not fused. A single
+        frame whose depth contradicts the frames before it is not fused either.
         """
         if not self._is_placed(posed):
             return FusionReport(posed.frame.stamp_ns, fused=False, reason=LOOKING_FOR_PLACE), None
+        if detail := self._consistency.check(posed):
+            return FusionReport(posed.frame.stamp_ns, fused=False, reason=INCONSISTENT_DEPTH, detail=detail), None
         with self._volume_lock:
             in_map = self._frame.enter(posed, fresh=self.volume.is_empty)
             report = self.volume.integrate(in_map)
@@ -434,10 +439,9 @@ class LiveMap:
             tensors |= cells | places
             header |= described
             labels = self._labels()
-        with self._saving:
+        with self._saving, _written_labels(labels_path(path), labels):
             written = write_map(path, tensors, header, self._files.get(os.path.realpath(path)))
             self._files[os.path.realpath(path)] = written
-            _write_labels(labels_path(path), labels)
 
     def check_unchanged(self, path: str | Path) -> None:
         """Raise :class:`~embodied_perceptron.mapping.storage.MapChangedError` where :meth:`save` would."""
@@ -466,7 +470,7 @@ class LiveMap:
         frame = MapFrame(self._frame.reach_m)
         try:
             if _OBJECTS in extra:  # a volume alone is saved without objects
-                objects.load_json(extra[_OBJECTS])
+                objects.load_json(extra[_OBJECTS], str(path))
             frame.load_json(extra.get(_FRAME, ""), None if extra.get(_FRAME) else _newest_ns(volume, objects))
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
@@ -492,6 +496,10 @@ class LiveMap:
             self._objects, self._semantic, self._frame = objects, semantic, frame
             self._files[os.path.realpath(path)] = saved.state
             self._publish()
+            labels = self._labels()
+        if was_interrupted(labels_path(path)):
+            with suppress(OSError), _written_labels(labels_path(path), labels):
+                _LOG.warning("%s: a save of this map was interrupted; its labels are written again", path)
         return reason
 
     def reset(self) -> None:
@@ -503,6 +511,7 @@ class LiveMap:
 
     def forget_stamps(self, camera: str | None = None) -> None:
         """See :meth:`.Perceptron.forget_stamps`."""
+        self._consistency.clear()
         with self._volume_lock:
             self._frame.forget_stamps(camera)
 
@@ -608,6 +617,7 @@ class LiveMap:
         self._floor.forget()
         self._walls.forget()
         self._cameras = LatestCameraPoses()
+        self._consistency.clear()
         self._frame.clear()
         self._places.clear()
         self._search = self.loaded_from = self.found_place = None
@@ -635,15 +645,25 @@ def labels_path(path: str | Path) -> Path:
     return path.with_name(path.name + _OTHER_LABELS_SUFFIX)
 
 
-def _write_labels(path: Path, labels: dict[str, Any]) -> None:
-    """Write or remove the labels of a saved map. A file with other labels is not overwritten."""
+@contextmanager
+def _written_labels(path: Path, labels: dict[str, Any]) -> Iterator[None]:
+    """Write or remove the labels of a map that is saved in the context. A file with other labels is not overwritten.
+
+    The labels are on the disk under a temporary name before the map is, so that a kill between the two renames leaves
+    that file: :func:`.files.was_interrupted` finds it when the map is loaded.
+    """
+    any_labels = bool(labels["corrections"] or labels["names"])
     if path.exists() and not _are_map_labels(path):
         _LOG.warning("%s is no labels file of a map and is kept; corrections are saved in the map only", path)
-    elif labels["corrections"] or labels["names"]:
-        text = json.dumps(labels, ensure_ascii=False, indent=1)
-        write_atomically(path, (text + "\n").encode("utf-8"))
+        yield
+    elif any_labels or path.exists():
+        with atomic_path(path) as temporary:
+            write_flushed(temporary, (json.dumps(labels, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
+            yield
+        if not any_labels:
+            path.unlink(missing_ok=True)
     else:
-        path.unlink(missing_ok=True)
+        yield
 
 
 def _are_map_labels(path: Path) -> bool:

@@ -209,7 +209,7 @@ class MapFrame:
         if not text:
             return
         try:
-            data = plain_values.mapping(parse_json(text), "the map's frame")
+            data = plain_values.mapping(parse_json(text, "the map's frame", plain_values.MAX_TEXT), "the map's frame")
             T_world_map = check_transform(np.array(data["T_world_map"], dtype=np.float64), "T_world_map")
             T_world_map = _near(_level(T_world_map))
             newest = data["newest_ns"]

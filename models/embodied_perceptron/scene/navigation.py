@@ -837,10 +837,10 @@ class SemanticMap:
         if not text:
             return restored
         try:
-            meaning = plain_values.mapping(parse_json(text), "their description")
+            meaning = plain_values.mapping(parse_json(text, str(path)), "their description")
             size_m = plain_values.number(meaning["cell_size_m"], "cell_size_m", 1e-3, 100.0)
             names = plain_values.sequence(meaning["classes"], "classes")
-            classes = tuple(plain_values.text(name, "a class") for name in names)
+            classes = tuple(plain_values.words(name, "a class") for name in names)
         except (KeyError, TypeError, ValueError) as error:
             raise MapFileError(f"{path}: labelled cells cannot be read: {error}") from error
         centers = take_array(path, tensors, PREFIX + "centers_m", torch.float32, (None, 3))

@@ -63,6 +63,7 @@ from embodied_perceptron.geometry.suppression import (
 from embodied_perceptron.inference.naming import published_name
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.recordings import plain_values
+from embodied_perceptron.recordings.plain_values import MAX_NAME
 from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -71,12 +72,9 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES
 # Corrections by users: other labels, and objects that are not there. Names and labels are kept with the objects;
 # corrections are kept to write them as labels, and to suppress denied objects.
 
-MAX_NAME = 100  # characters
 MAX_CORRECTIONS = 10_000  # older ones are dropped
 MAX_ID = 2**53  # of an object
 _MAX_AWAY_M, _MAX_EDGE_M = 2e5, 1e3  # of a box in a file
-# bidirectional embeddings, overrides and isolates: they reverse the text around a name
-_BIDIRECTIONAL = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,11 +150,11 @@ class Corrections:
 def _correction(row: dict[str, Any]) -> Correction:
     whose = f"the correction of object {plain_values.mapping(row, 'a correction')['id']!r:.30}"
     if row["label"] != "":
-        plain_values.text(row["label"], f"{whose}: label", MAX_NAME)
+        plain_values.words(row["label"], f"{whose}: label")
     return Correction(
         plain_values.whole(row["id"], f"{whose}: id", 1, MAX_ID),
         checked_box(row["box"], whose),
-        plain_values.text(row["was"], f"{whose}: was"),
+        plain_values.words(row["was"], f"{whose}: was"),
         row["label"],
         plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
     )
@@ -177,14 +175,14 @@ def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
 
 def check_words(text: str, what: str) -> str:
     """``text`` with single spaces and composed letters. Raises ``ValueError`` for an empty or too long text, one
-    without a letter, and control or bidirectional characters."""
+    without a letter, and a :func:`~.plain_values.forbidden_character`."""
     words = text.strip()
     if not words:
         raise ValueError(f"the {what} is empty")
     if len(words) > MAX_NAME:
         raise ValueError(f"the {what} has {len(words)} characters, at most {MAX_NAME} are allowed")
-    if any(unicodedata.category(c) in ("Cc", "Cs") or c in _BIDIRECTIONAL for c in words):
-        raise ValueError(f"the {what} has a control character: {words!r}")
+    if forbidden := plain_values.forbidden_character(words):
+        raise ValueError(f"the {what} has the {forbidden}: {words!a}")
     words = unicodedata.normalize("NFC", " ".join(words.split()))
     if not any(c.isalpha() for c in words):
         raise ValueError(f"the {what} must have a letter, got {words!r}")
@@ -487,14 +485,14 @@ def _check_fields(track: Track) -> None:
     plain_values.mapping(track.names, "names")
     for what, sums in (("votes", track.votes), ("names", track.names)):
         for name, value in sums.items():
-            number(value, f"{what} of {plain_values.text(name, f'a name in {what}')!r}", 0.0, 1e18)
+            number(value, f"{what} of {plain_values.words(name, f'a name in {what}')!r}", 0.0, 1e18)
     if track.state not in ObjectState.ALL:
         raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
     for words, what in ((track.user_name, "name"), (track.user_label, "label")):
         if not isinstance(words, str):
             raise ValueError(f"the {what} must be a text, got {words!r:.100}")
         if words:
-            check_words(words, what)
+            plain_values.words(words, f"the {what}")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -946,11 +944,14 @@ class ObjectMap:
         data["corrections"] = self.corrections.to_list()
         return json.dumps(data, sort_keys=True)
 
-    def load_json(self, text: str) -> None:
-        """Replace all objects by those of :meth:`to_json`, of this or an older version. Raises ``ValueError`` for
-        invalid text, without a change."""
+    def load_json(self, text: str, source: str = "the map") -> None:
+        """Replace all objects by those of :meth:`to_json`, of this or an older version.
+
+        Names are cleaned as :func:`~.tensor_files.parse_json` says, with the file ``source``. Raises ``ValueError`` for
+        invalid text, without a change.
+        """
         try:
-            data = plain_values.mapping(parse_json(text), "objects")
+            data = plain_values.mapping(parse_json(text, source), "objects")
             version = data["version"]
             if version not in (1, 2, 3, 4, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")

@@ -9,8 +9,9 @@ drivers.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import cv2
@@ -37,6 +38,9 @@ _POLYNOMIAL_NAMES = frozenset(
 _FISHEYE_NAMES = frozenset(
     {"equidistant", "equi", "fisheye", "opencvfisheye", "kannalabrandt", "kannalabrandt4", "kb4"}
 )
+# topics of drivers whose depth has the pixels of colour
+_ALIGNED = re.compile(r"(?<!un)aligned|(?<!un)registered|depth_to_(rgb|color)")
+_SAME_LENS_PX = 1e-3  # of K: two lenses never agree so well
 _EDGE_POINTS = 9  # of a box that is undistorted
 
 
@@ -341,6 +345,30 @@ def _move(depth: NDArray[np.float32], M: NDArray[np.float64], reach: float, foun
                         found[row, column] = z
 
 
+def names_aligned_depth(topic: str) -> bool:
+    """Return True when the name of a topic says that its depth is aligned to colour."""
+    return bool(_ALIGNED.search(topic))
+
+
+def is_same_lens(depth_k: Sequence[float], color_k: Sequence[float]) -> bool:
+    """Return True when depth has the calibration of colour: it is aligned, whatever frame its header names.
+
+    Args:
+        depth_k, color_k: fx, fy, cx, cy in pixels and width, height of each image; empty = unknown.
+    """
+    known = len(depth_k) > 0 and len(color_k) > 0
+    return known and bool(np.allclose(depth_k, color_k, rtol=0.0, atol=_SAME_LENS_PX))
+
+
+def is_aligned(topic: str, shape: tuple[int, ...], own: CameraModel | None, color: CameraModel | None) -> bool:
+    """Return True for (h, w) depth on ``topic`` with calibration ``own`` that counts as aligned to a camera ``color``,
+    whatever frame its header names. None = unknown."""
+    if color is None or shape != (color.intrinsics.height, color.intrinsics.width):
+        return color is None and names_aligned_depth(topic)
+    same = own is not None and is_same_lens(astuple(own.intrinsics), astuple(color.intrinsics))
+    return same or names_aligned_depth(topic)
+
+
 @dataclass(frozen=True, eq=False)
 class UnregisteredDepth:
     """A depth image in its own camera, to be registered once colour's calibration is known.
@@ -365,8 +393,15 @@ class UnregisteredDepth:
         """Return (h, w)."""
         return self.depth_m.shape
 
-    def registered(self, color_camera: Intrinsics) -> NDArray[np.float32]:
-        """Return (H, W) undistorted depth registered to colour. Raises as :func:`register_depth`."""
+    def registered(self, color_camera: Intrinsics, *, mount_is_given: bool = False) -> NDArray[np.float32]:
+        """Return (H, W) undistorted depth registered to colour; aligned depth (:func:`is_same_lens`) is not moved.
+
+        ``mount_is_given``: ``T_color_depth`` is a user's and not that of a header's frame, so it is always applied.
+        Raises as :func:`register_depth`.
+        """
         expected = self.camera.intrinsics.height, self.camera.intrinsics.width
         depth_m = self.camera.rectify_depth(self.depth_m) if self.shape == expected else self.depth_m
+        same = self.shape == expected and is_same_lens(astuple(self.camera.intrinsics), astuple(color_camera))
+        if same and not mount_is_given:
+            return depth_m
         return register_depth(depth_m, self.camera.intrinsics, color_camera, self.T_color_depth)

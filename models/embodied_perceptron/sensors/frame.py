@@ -18,6 +18,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
 
 # REP-118: the unit follows from the encoding
 DEPTH_UNIT_M = {"16UC1": 0.001, "32FC1": 1.0, "mono16": 0.001, "64FC1": 1.0}
+MAX_CAMERA_NAME = 1000  # characters
 
 
 def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
@@ -50,7 +51,8 @@ class RgbdFrame:
 
     Attributes:
         stamp_ns: time of exposure, nanoseconds.
-        camera: name of the camera (frame id of its optical frame or a user's name), not empty.
+        camera: name of the camera (frame id of its optical frame or a user's name), not empty, at most 1,000
+            characters.
         color: (H, W, 3) uint8 RGB.
         depth_m: (H, W) float32, canonical (module docstring).
         intrinsics: of both images; sizes must agree.
@@ -67,6 +69,9 @@ class RgbdFrame:
     def __post_init__(self) -> None:
         if not self.camera:
             raise ValueError("camera name must not be empty")
+        if len(self.camera) > MAX_CAMERA_NAME:
+            shown = f"{self.camera[:60]!a}... of {len(self.camera)} characters"
+            raise ValueError(f"camera name must have at most {MAX_CAMERA_NAME} characters, got {shown}")
         if self.stamp_ns < 0:
             raise ValueError(f"stamp_ns must not be negative, got {self.stamp_ns}")
         if self.color.ndim != 3 or self.color.shape[2] != 3 or self.color.dtype != np.uint8:

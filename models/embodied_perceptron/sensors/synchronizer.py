@@ -63,12 +63,16 @@ class DropReason:
 
 @dataclass(frozen=True)
 class Drop:
-    """One dropped frame: ``reason`` is one of :class:`DropReason`, ``detail`` explains it in words."""
+    """One dropped frame: ``reason`` is one of :class:`DropReason`, ``detail`` explains it in words.
+
+    ``missing``: the image that it lacked (``color`` or ``depth``); empty if it had both.
+    """
 
     camera: str
     stamp_ns: int
     reason: str
     detail: str = ""
+    missing: str = ""
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
@@ -409,7 +413,7 @@ class _CameraQueue:
         self._calibrations.add(stamp_ns, model)
 
     def _because(self, pending: _PendingFrame, reason: str, detail: str) -> Drop:
-        return Drop(self.name, pending.stamp_ns, reason, detail)
+        return Drop(self.name, pending.stamp_ns, reason, detail, "" if pending.paired else pending.missing)
 
     def _drop(self, drop: Drop) -> None:
         self._stats.dropped[drop.reason] += 1

@@ -1,6 +1,6 @@
 """The live map in a browser: points, boxes with names, cells, camera, path, questions and answers, health.
 
-Needs the package ``viser`` (extra ``web``). One thread draws at its own rate, and only while a browser is connected;
+Needs the package ``viser``. One thread draws at its own rate, and only while a browser is connected;
 other threads only hand data over. Names and sentences are untrusted: they are shortened and escaped.
 
 All browsers see the same map and answers; each has its own fields to ask and to name objects.
@@ -856,9 +856,7 @@ def _start_server(title: str, gate: WebGate) -> Any:
         import rich
         import viser
     except ImportError as error:
-        raise WebUnavailableError(
-            f"the web viewer needs viser: pip install 'embodied-perceptron[web]': {error}"
-        ) from error
+        raise WebUnavailableError(f"the web viewer needs viser: pip install 'viser>=1.0': {error}") from error
 
     class Server(viser.ViserServer):
         def request_share_url(self, verbose: bool = True) -> str | None:

@@ -92,7 +92,8 @@ class WebGate:
         port: port to listen on; 0 = any free one.
         token: that a client must show; empty = none is needed.
         max_viewers: WebSockets at a time; further ones are answered 503. At most :data:`_PER_VIEWER` times as many
-            connections are accepted, silent ones included: each takes a file of the process.
+            connections are kept, as each takes a file of the process: a further one replaces the oldest that has sent
+            no request yet, so that silent ones keep nobody out.
 
     Raises:
         PortTakenError: it cannot listen there.
@@ -106,7 +107,7 @@ class WebGate:
         self.port: int = self._socket.getsockname()[1]
         self.cookie_name = f"embodied_perceptron_{self.port}"
         self.refused = 0
-        self.connections: set[object] = set()
+        self.connections: dict[Any, None] = {}  # oldest first
         self._viewers: set[object] = set()
 
     def close(self) -> None:
@@ -125,11 +126,12 @@ class WebGate:
 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
-                if len(gate.connections) < _PER_VIEWER * gate._max_viewers:
-                    gate.connections.add(self)
-                else:
+                gate.connections[self] = None
+                if len(gate.connections) > _PER_VIEWER * gate._max_viewers:
+                    silent = next((c for c in gate.connections if c.request is None), self)
+                    del gate.connections[silent]
                     gate.refused += 1
-                    transport.close()
+                    silent.transport.close()
 
             def data_received(self, data: bytes) -> None:
                 if self.request is None:
@@ -140,7 +142,7 @@ class WebGate:
                 super().data_received(data)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                gate.connections.discard(self)
+                gate.connections.pop(self, None)
                 gate._viewers.discard(self)
                 super().connection_lost(exc)
 

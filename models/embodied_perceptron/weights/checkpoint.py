@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from embodied_perceptron.nn.official import OfficialTask, map_state_dict
-from embodied_perceptron.recordings import tensor_files
+from embodied_perceptron.recordings import plain_values, tensor_files
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, parse_json
 from embodied_perceptron.weights import FOLDER, ShippedWeights, WeightsError, add_weights
@@ -90,7 +90,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             raise CheckpointError(f"{path}: {wrong} of the {value.numel()} numbers of {name} are not finite")
     try:
         header = parse_json(metadata["header"])
-        return Checkpoint(state, header["config"], tuple(header["classes"]), header["extra"])
+        classes = tuple(plain_values.words(name, "a class") for name in header["classes"])
+        return Checkpoint(state, header["config"], classes, header["extra"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has no readable header: {error!r}") from error
 

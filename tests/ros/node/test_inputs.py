@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from sensor_msgs.msg import CameraInfo
+from sensor_msgs.msg import CameraInfo, Image
 from support.fusion_rig import Rig, camera_parameters
 from support.ros_live import MAPPING_CAMERA, OPTICAL, own_domain, scene_depth, turned, wait_until
 from tf2_msgs.msg import TFMessage
@@ -160,9 +161,83 @@ def test_the_printed_remedy_for_best_effort_transforms_works():
 # ---------------------------------------------------------------------------------------------------------- silence
 
 
+def topics_of(*cameras: str) -> dict[Any, str]:
+    return {(name, kind): f"/{name}/{kind}" for name in cameras for kind in ("color", "depth", "info")}
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "words"),
+    [
+        ("", None, "nobody publishes it: start the driver"),
+        ("/color", Image, "FASTDDS_DEFAULT_PROFILES_FILE="),
+    ],
+)
+def test_what_to_do_about_silence_depends_on_who_publishes(graph, topic, kind, words):
+    if kind is not None:
+        graph.driver.create_publisher(kind, topic, 1)
+    camera = dataclasses.replace(camera_parameters("camera"), color_topic="/color")
+    subscriptions = CameraSubscriptions(graph.listener, (camera,), Taken(), Health("test"))
+    subscriptions.silence._began_s -= 60.0
+    try:
+        assert graph.spin_until(lambda: words in subscriptions.silence.silent()[0])
+    finally:
+        subscriptions.close()
+
+
+def test_messages_that_combine_colour_and_depth_are_named(graph, monkeypatch):
+    there = [("/camera/rgbd", ["realsense2_camera_msgs/msg/RGBD"]), ("/tf", ["tf2_msgs/msg/TFMessage"])]
+    monkeypatch.setattr(graph.listener, "get_topic_names_and_types", lambda: there)
+    subscriptions = CameraSubscriptions(graph.listener, (camera_parameters("camera"),), Taken(), Health("test"))
+    subscriptions.silence._began_s -= 60.0
+    try:
+        assert "/camera/rgbd (realsense2_camera_msgs/msg/RGBD): messages that" in subscriptions.silence.silent()[0]
+    finally:
+        subscriptions.close()
+
+
+def test_a_simulation_that_is_paused_is_no_driver_that_has_stopped():
+    now_s, clock_ns = [0.0], [0]
+    silence = Silence(topics_of("front"), lambda: now_s[0], simulated_ns=lambda: clock_ns[0])
+
+    def second(moves: bool, images: bool) -> list[str]:
+        now_s[0] += 1.0
+        clock_ns[0] += S * moves
+        for kind in ("color", "depth", "info") if images else ():
+            silence.received("front", kind)
+        return silence.silent()
+
+    silences = [second(moves=False, images=False) for _ in range(8)]
+    assert silences[-1] == ["/clock has stood still for 7 s: nobody publishes it"]
+    assert not any(second(moves=True, images=True) for _ in range(10))
+    paused = [second(moves=False, images=False) for _ in range(20)]
+    assert paused[-1] == ["/clock has stood still for 20 s: the simulation or the player is paused or has ended"]
+    assert not any("driver" in message for messages in paused for message in messages)
+    for _ in range(3):
+        told = second(moves=True, images=False)
+    assert "the driver has stopped" in told[0]  # /clock runs again, and still no image comes
+
+
+def test_silent_topics_have_their_names_after_remapping_and_namespaces():
+    with own_domain() as domain:
+        context = Context()
+        rclpy.init(context=context, domain_id=domain, args=["--ros-args", "-r", "/r1/camera/depth:=/driver/depth"])
+        node = rclpy.create_node("perception", namespace="r1", context=context)
+        camera = dataclasses.replace(camera_parameters("camera"), color_topic="color", depth_topic="camera/depth")
+        subscriptions = CameraSubscriptions(node, (camera,), Taken(), Health("test"))
+        subscriptions.silence._began_s -= 60.0
+        try:
+            told = " ".join(subscriptions.silence.silent())
+            assert "no colour image on /r1/color since" in told
+            assert "no depth image on /driver/depth since" in told
+        finally:
+            subscriptions.close()
+            node.destroy_node()
+            rclpy.shutdown(context=context)
+
+
 def test_every_input_that_is_silent_is_named():
     now_s = [0.0]
-    silence = Silence((camera_parameters("front"), camera_parameters("rear")), lambda: now_s[0])
+    silence = Silence(topics_of("front", "rear"), lambda: now_s[0])
     assert silence.silent() == []
     for step in range(1, 101):
         now_s[0] = step * 0.1
@@ -180,7 +255,7 @@ def test_every_input_that_is_silent_is_named():
 
 def test_a_slow_camera_is_not_missed_between_two_images_and_calibration_may_come_once():
     now_s = [0.0]
-    silence = Silence((camera_parameters("slow"),), lambda: now_s[0])
+    silence = Silence(topics_of("slow"), lambda: now_s[0])
     silence.received("slow", "info")
     for image in range(5):
         now_s[0] = 8.0 * image

@@ -31,6 +31,7 @@ from embodied_perceptron.apps.checks import (  # noqa: E402
     CameraEvidence,
     Finding,
     Severity,
+    SpreadSamples,
     check_delays,
     check_optical,
     check_registration,
@@ -81,6 +82,34 @@ def test_wrong_type_is_told_from_a_missing_publisher() -> None:
     assert "CompressedImage" in finding.message
     assert "depth_transport" in finding.remedy
     assert only(live_doctor.check_publishers("/depth", IMAGE, [endpoint("driver")], [])).severity == Severity.OK
+
+
+@pytest.mark.parametrize("kind", ["rtabmap_msgs/msg/RGBDImage", "realsense2_camera_msgs/msg/RGBD"])
+def test_messages_that_combine_colour_and_depth_are_named(kind: str) -> None:
+    beside = only(live_doctor.check_publishers("/color", IMAGE, [], [], {"/rgbd": [kind], "/tf": ["tf2_msgs/msg/TF"]}))
+    at = only(live_doctor.check_publishers("/rgbd", IMAGE, [endpoint("driver", kind=kind)], []))
+    for finding in (beside, at):
+        assert f"/rgbd ({kind}): messages that combine colour and depth cannot be read" in finding.remedy
+        assert "separate topics" in finding.remedy
+
+
+@pytest.mark.parametrize("color_first", [True, False])
+@pytest.mark.parametrize(("apart_ms", "paired"), [(0, True), (10, True), (33, False)])
+def test_only_images_of_one_moment_are_compared(apart_ms: int, paired: bool, color_first: bool) -> None:
+    """Where images get lost, the neighbour of the lost one would look as if depth were not registered."""
+    listener = object.__new__(live_doctor._Listener)
+    listener._last_color, listener._last_depth = {}, {}
+    listener._pairs, listener.evidence = {"camera": SpreadSamples(4)}, {"camera": CameraEvidence()}
+    color = make_image(np.zeros((6, 8, 3), np.uint8), "rgb8", 10**18, OPTICAL)
+    arrivals = [
+        lambda: listener._last_color.update(camera=color),
+        lambda: listener._last_depth.update(camera=(10**18 + apart_ms * 10**6, np.ones((6, 8), np.float32))),
+    ]
+    for arrive in arrivals if color_first else arrivals[::-1]:
+        arrive()
+        listener._pair("camera")
+        listener._pair("camera")  # again, as with the next image of the other kind
+    assert len(listener.evidence["camera"].pairs) == paired
 
 
 def test_qos_mismatch_names_both_sides() -> None:
@@ -449,9 +478,10 @@ def test_depth_that_the_node_registers_is_looked_at_as_registered() -> None:
     message = make_image(depth_m, "32FC1", 1, "depth_optical")
     assert listener._at_color("camera", message, depth_m) is depth_m
     assert not evidence.registered_here
-    listener._depth_models["camera"] = CameraModel(camera)
+    own = Intrinsics(63.0, 63.0, 31.5, 21.5, 64, 44)
+    listener._depth_models["camera"] = CameraModel(own)
     found = listener._at_color("camera", message, depth_m)
-    assert (found == register_depth(depth_m, camera, camera, T)).all()
+    assert (found == register_depth(depth_m, own, camera, T)).all()
     assert evidence.registered_here
     (finding,) = check_registration("optical", "depth_optical", evidence.registered_here)
     assert finding.severity == Severity.OK

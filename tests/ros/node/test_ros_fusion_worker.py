@@ -6,6 +6,7 @@ No node and no transport: messages go into the inbox as the executor would put t
 from __future__ import annotations
 
 import array
+import dataclasses
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from rclpy.logging import get_logger
 from support.fusion_rig import MS, Rig, Transforms
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
 
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.relocalisation.search import Hypothesis, PlaceEstimate
 from embodied_perceptron.sensors.camera_model import register_depth
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -160,15 +161,30 @@ def test_depth_of_another_frame_is_registered_by_its_calibration_and_transform(r
     frame_of("depth_frame")
     rig.wait(fused=0, bad_frame=1)
     assert "no usable one has come on /camera/camera_info" in rig.why("bad_frame")
-    rig.put("depth_info", make_camera_info(MAPPING_CAMERA, rig.stamp_ns, "depth_frame"))
+    own = dataclasses.replace(MAPPING_CAMERA, fx=1.05 * MAPPING_CAMERA.fx)
+    rig.put("depth_info", make_camera_info(own, rig.stamp_ns, "depth_frame"))
     frame_of("elsewhere")
     rig.wait(fused=0, bad_frame=2)
     assert "the transform between the two is needed" in rig.why("bad_frame")
     frame_of("depth_frame")
     rig.wait(fused=1, bad_frame=2)
-    expected = register_depth(scene_depth(), MAPPING_CAMERA, MAPPING_CAMERA, rig.transforms.beside["depth_frame"])
+    expected = register_depth(scene_depth(), own, MAPPING_CAMERA, rig.transforms.beside["depth_frame"])
     assert (rig.perceptron.newest_frame.frame.depth_m == expected).all()
     assert (expected != scene_depth()).any()
+
+
+@pytest.mark.parametrize("topic", ["/depth/image_raw", "/camera/aligned_depth_to_color/image_raw"])
+def test_aligned_depth_with_the_frame_of_the_depth_camera_is_used_as_it_is(rig, topic):
+    camera = rig.inbox._cameras["camera"]
+    rig.inbox._cameras["camera"] = dataclasses.replace(camera, depth_topic=topic)
+    rig.transforms.beside["depth_frame"] = make_transform(np.eye(3), np.array([0.05, 0.0, 0.0]))
+    own = MAPPING_CAMERA if topic == "/depth/image_raw" else dataclasses.replace(MAPPING_CAMERA, fx=90.0)
+    rig.put("depth_info", make_camera_info(own, rig.stamp_ns, "depth_frame"))
+    for number in (1, 2):
+        header = make_image(np.zeros((1, 1), np.float32), "32FC1", rig.stamp_ns + 33 * MS, "depth_frame").header
+        rig.frame(depth_changes={"header": header})
+        rig.wait(fused=number)
+        assert (rig.perceptron.newest_frame.frame.depth_m == scene_depth()).all()
 
 
 def test_smaller_depth_in_the_frame_of_colour_is_registered(rig):

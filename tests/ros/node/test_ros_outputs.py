@@ -51,14 +51,16 @@ def test_the_fusion_frame_needs_no_transform(tree):
 
 
 def test_the_transform_at_the_results_own_stamp(tree):
-    pose = find_output_pose(tree, "odom", "map", 10 * S)
+    for t, forward_m in ((10, 1.0), (11, 2.0)):
+        tree.insert("odom", "base_link", t * S, np.linalg.inv(turned(0.0, forward_m)))
+    pose = find_output_pose(tree, "odom", "base_link", 10 * S)
     np.testing.assert_allclose(pose.T_out_world, turned(0.0, 1.0))
     np.testing.assert_allclose(pose.inverse() @ pose.T_out_world, np.eye(4), atol=1e-12)
 
 
-@pytest.mark.parametrize("stamp_ns", [0, 9 * S, 10 * S + S // 2, 12 * S])
-def test_without_one_at_that_stamp_the_newest(tree, stamp_ns):
-    """An empty or loaded map, a gap between rare transforms, a late localisation."""
+@pytest.mark.parametrize("stamp_ns", [0, 9 * S, 10 * S, 10 * S + S // 2, 12 * S])
+def test_a_frame_above_has_its_newest_pose(tree, stamp_ns):
+    """An empty or loaded map, a gap between rare transforms, a correction by localisation."""
     pose = find_output_pose(tree, "odom", "map", stamp_ns)
     np.testing.assert_allclose(pose.T_out_world, turned(0.0, 2.0))
 
@@ -244,6 +246,34 @@ def test_obstacles_of_an_anchored_map_are_around_the_base_too(tree):
     assert (np.abs(rows["x"] - 1.0) < 0.06).sum() > 30
 
 
+@pytest.mark.parametrize("output_frame", ["map", "earth", "odom", "base_link"])
+def test_a_jump_moves_what_was_published_though_no_frame_comes(tree, output_frame):
+    tree.insert_static("earth", "map", np.eye(4))
+    for t in (10, 11):
+        tree.insert("odom", "base_link", t * S, turned(0.0, 0.0))
+    robot, perception = Robot(), seen_scene()
+    outputs, _ = outputs_of(robot, tree, output_frame=output_frame)
+    outputs.publish(perception)
+    assert not outputs.has_moved(perception)
+    tree.insert("map", "odom", 12 * S, turned(0.0, 5.0))  # the perception is of 11 s
+    tree.insert("odom", "base_link", 12 * S, turned(0.0, 0.5))  # the robot drives on: its frame at 11 s stays
+    jumped = output_frame in ("map", "earth")
+    assert outputs.has_moved(perception) == jumped
+    outputs.publish(perception, everything=True)
+    assert not outputs.has_moved(perception)
+    before, after = robot["~/occupancy_grid"].sent
+    assert after.info.origin.position.x - before.info.origin.position.x == pytest.approx(3.0 if jumped else 0.0)
+
+
+def test_what_could_not_be_published_follows_once_its_transform_comes(tree):
+    robot, perception = Robot(), seen_scene()
+    outputs, _ = outputs_of(robot, tree, output_frame="earth")
+    outputs.publish(perception)
+    assert not outputs.has_moved(perception)
+    tree.insert_static("earth", "map", np.eye(4))
+    assert outputs.has_moved(perception)
+
+
 class Heard:
     """Outputs whose messages are kept, in a frame of one's choice."""
 
@@ -309,7 +339,7 @@ def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
     in_odom = Heard(tree, "odom").publish(perception)["boxes"].detections
     heard = Heard(tree, "map")
     assert in_odom
-    for stamp_ns, T in ((10 * S, turned(0.0, 1.0)), (10 * S + 2, turned(np.pi / 2, 5.0))):
+    for stamp_ns, T in ((12 * S, turned(0.0, 1.0)), (12 * S + 2, turned(np.pi / 2, 5.0))):
         tree.insert("map", "odom", stamp_ns, T)
         boxes = heard.publish(dataclasses.replace(perception, stamp_ns=stamp_ns))["boxes"]
         assert boxes.header.frame_id == "map"

@@ -33,6 +33,7 @@ from embodied_perceptron_ros.node.parameters import (
     unknown_parameters,
     unused_overrides,
 )
+from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, check_config
 
 pytestmark = pytest.mark.ros
 
@@ -293,6 +294,15 @@ def test_every_key_of_the_shipped_file_is_known():
         flat += [f"{name}.{key}" for key in value] if isinstance(value, dict) else [name]
     assert len(flat) > 15
     assert unknown_parameters(flat, section["ros__parameters"]["cameras"]) == []
+
+
+def test_the_shipped_file_says_the_defaults():
+    """The launch files do not pass it."""
+    camera = {"camera." + name: d.default for name, d in parameters_module.CAMERA_DECLARATIONS.items()}
+    topics = {"camera." + name: topic for name, topic in parameters_module.default_topics("camera", True).items()}
+    defaults = {name: d.default for name, d in parameters_module.DECLARATIONS.items()} | camera | topics
+    shipped = check_config(DEFAULT_CONFIG)
+    assert {name: value for name, value in shipped.items() if defaults[name] != value} == {}
 
 
 def test_integers_serve_for_doubles(make):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from support.ros_live import wait_until
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Grounding, GroundingStatus
-from embodied_perceptron_ros.node import queries, services, workers
+from embodied_perceptron_ros.node import queries, services, threads, workers
 from embodied_perceptron_ros.node.health import ERROR, Health, ThrottledLog
 from embodied_perceptron_ros.node.inputs import TOOK_TOO_LONG
 from embodied_perceptron_ros.node.queries import Answer, QueryWorker
@@ -32,6 +34,13 @@ from embodied_perceptron_ros.node.workers import PerceptionWorker
 
 pytestmark = pytest.mark.ros
 LIMIT_S = 0.3
+LOAD_PER_CORE = threads.load_per_core
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Limits are those of a machine without other programs."""
+    monkeypatch.setattr(threads, "load_per_core", lambda: 1.0)
 
 
 @pytest.fixture
@@ -55,6 +64,25 @@ def endless_loop(seconds: float = 30.0) -> None:
 
 def overdue(health: Health) -> list[str]:
     return [message for level, _, message in health.problems() if level == ERROR]
+
+
+@pytest.mark.parametrize(("load", "given_up"), [(1.0, 1), (4.0, 0)])
+def test_a_stage_on_a_busy_machine_gets_the_time_that_others_take(load, given_up, health, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(threads, "load_per_core", lambda: load)
+    dog = Watchdog(health, ThrottledLog(logging.getLogger("watchdog")), check_s=3600.0, clock=lambda: now_s[0])
+    with contextlib.suppress(TookTooLongError), dog.watch("encoding", 30.0):
+        now_s[0] = 40.0
+        dog._check()
+    dog.stop()
+    assert health.counted("overdue.encoding") == given_up
+
+
+def test_the_load_is_that_of_one_core(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, per_core in ((0.5, 1.0), (10.0, 2.5), (1e6, threads._MAX_LOAD)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert LOAD_PER_CORE() == per_core
 
 
 def test_an_endless_loop_ends_and_is_named(watchdog, health):
@@ -97,6 +125,27 @@ def test_what_ends_by_itself_while_it_is_given_up_is_not_hit_later(watchdog):
         time.sleep(0.3)
     ended.set()
     endless_loop(0.3)  # a stray exception would end it
+
+
+def test_a_function_can_be_traced_after_a_stage_was_given_up() -> None:
+    """In a process of its own: with a cancelled error, Python 3.11 loops for ever, where no time-out reaches it."""
+    program = """
+import logging, sys, time
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
+from embodied_perceptron_ros.node.threads import TookTooLongError, Watchdog
+
+watchdog = Watchdog(Health("perception"), ThrottledLog(logging.getLogger("test"), every_s=1.0), check_s=0.02)
+try:
+    with watchdog.watch("stage", 0.1):
+        while True:
+            time.sleep(0.01)
+except TookTooLongError:
+    print("given up", flush=True)
+sys.settrace(lambda *_: None)
+(lambda: print("traced", flush=True))()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["given up", "traced"], done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- the parts
@@ -294,6 +343,27 @@ def stand() -> Iterator[Stand]:
     made.may_end.set()
     made.worker.stop()
     made.watchdog.stop()
+
+
+def test_the_last_perception_is_published_again_where_localisation_moved_it() -> None:
+    moved, published, health = [False], [], Health("perception")
+    perception = SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
+    worker = PerceptionWorker(
+        SimpleNamespace(perceive=lambda: perception, device_faults=(), place_estimate=None),
+        Watchdog(health, ThrottledLog(logging.getLogger("test"))),
+        publish=lambda perception, everything: published.append(everything),
+        publish_held=lambda perception: None,
+        new_listeners=lambda: False,
+        has_moved=lambda perception: moved[0],
+        rate_hz=lambda: 20.0,
+    )
+    worker._serve_listeners()
+    worker._perceive()
+    worker._serve_listeners()
+    assert published == [False]
+    moved[0] = True
+    worker._serve_listeners()
+    assert published == [False, True]
 
 
 def test_it_perceives_after_its_warm_up(stand: Stand) -> None:

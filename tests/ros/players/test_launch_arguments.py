@@ -51,8 +51,8 @@ def perceive(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> list[Any]:
 
 
 def parameters(actions: list[Any]) -> dict[str, Any]:
-    """What the node is given over its file."""
-    return only(actions, "Node", executable="perception")["parameters"][1]
+    """What the node is given over its file, if there is one."""
+    return only(actions, "Node", executable="perception")["parameters"][-1]
 
 
 # ------------------------------------------------------------------------------------------------- what has to be there
@@ -203,18 +203,63 @@ def test_none_means_without_in_every_argument(monkeypatch: pytest.MonkeyPatch) -
     names = ("config", "cameras", "camera", "color_topic", "detections_topic", "output_frame", "device", "map_file")
     none = dict.fromkeys((*names, "classes", "parameters", "namespace", "rviz_config", "viewer"), "none")
     node = only(start(PERCEIVE, {**none, "weights": "none"}, monkeypatch), "Node")
-    assert node["parameters"][1] == {"weights": "none"}
+    assert node["parameters"] == [{"weights": "none"}]
     assert node["namespace"] == ""
 
 
 # ------------------------------------------------------------------------------------------------------ what is started
 
 
-def test_nothing_given_starts_the_node_with_its_file(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_given_leaves_the_parameters_to_the_launch_file_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """launch puts a node's own parameters over those of SetParameter and SetParametersFromFile."""
     actions = perceive(monkeypatch)
     node = only(actions, "Node")
-    assert node["parameters"] == [str(prefix / "share/embodied_perceptron/config/perception.yaml"), {}]
+    assert node["parameters"] == []
     assert node["respawn"] is False
+    outer = {"global_params": [("fusion_frame", "map2"), ("cameras", ["head"]), "/their/file.yaml"]}
+    given = parameters(perceive(monkeypatch, camera="oak", **outer))  # type: ignore[arg-type]
+    assert given["head.color_topic"] == "/oak/rgb/image_raw"
+    assert not {"fusion_frame", "output_frame", "use_sim_time", "cameras"} & set(given)
+    (tmp_path / "robot.yaml").write_text("perception: {ros__parameters: {cameras: [front]}}")
+    outer = {"global_params": ["/their/file.yaml", str(tmp_path / "robot.yaml")]}
+    given = parameters(perceive(monkeypatch, camera="oak", **outer))  # type: ignore[arg-type]
+    assert given["front.color_topic"] == "/oak/rgb/image_raw"
+
+
+def test_rviz_takes_the_time_and_the_frame_from_around_too(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_package(prefix, "rviz2")
+    outer = {"global_params": [("fusion_frame", "map2"), ("use_sim_time", True)]}
+    rviz = only(perceive(monkeypatch, rviz="true", **outer), "Node", package="rviz2")  # type: ignore[arg-type]
+    assert rviz["parameters"] == []
+    assert rviz["arguments"][-1] == "map2"
+
+
+def test_a_file_is_passed_where_one_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("perception: {ros__parameters: {device: cpu}}")
+    node = only(perceive(monkeypatch, config=str(config), weights="tiny"), "Node")
+    assert node["parameters"] == [str(config), {"weights": "tiny"}]
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "words"),
+    [
+        (REPLAY, {"rate": "abc"}, "rate must be a number, got 'abc'"),
+        (REPLAY, {"rate": ""}, "rate must be a number, got ''"),
+        (REPLAY, {"rate": "-1"}, "rate must be positive, got -1.0"),
+        (SIMULATE, {"rate": "1,5"}, "rate must be a number, got '1,5'"),
+        (SIMULATE, {"seed": "x"}, "seed must be a whole number, got 'x'"),
+    ],
+)
+def test_an_argument_that_is_no_number_is_named(
+    file: Path, arguments: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rgb.txt").touch()
+    paths = {"source": str(tmp_path), "recording": str(tmp_path / "drive")}
+    with pytest.raises(ValueError, match=re.escape(words)):
+        start(file, {**paths, **arguments}, monkeypatch)
 
 
 def test_arguments_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

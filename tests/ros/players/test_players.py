@@ -25,6 +25,7 @@ pytest.importorskip("tf2_msgs.msg")
 from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
+from rclpy.serialization import serialize_message  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from support.ros_live import own_domain  # noqa: E402
@@ -33,9 +34,9 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 from embodied_perceptron.recordings.tum import CameraMount, TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversion.values import depth_from_message, stamp_to_ns  # noqa: E402
 from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
-from embodied_perceptron_ros.players.bag_player import BagPlayer, topic_in  # noqa: E402
+from embodied_perceptron_ros.players.bag_player import BagPlayer, message_class, topic_in  # noqa: E402
 from embodied_perceptron_ros.players.folder_player import encode_depth  # noqa: E402
-from embodied_perceptron_ros.players.playback import read_ahead  # noqa: E402
+from embodied_perceptron_ros.players.playback import EXIT_NO_SUBSCRIBER, read_ahead  # noqa: E402
 
 pytestmark = pytest.mark.ros
 
@@ -337,6 +338,71 @@ def test_bag_player_sends_messages_as_recorded(plugin: str, tmp_path: Path, list
     assert [stamp_to_ns(m.header.stamp) for m in images] == [START_NS + i * PERIOD_NS for i in range(FRAMES)]
     assert [m.data for m in listener.received["/label"]] == ["chair"]
     assert json.loads(report.read_text())["messages"] == {"/camera/depth": FRAMES, "/label": 1}
+
+
+def write_ordinary_bag(path: Path, topics: dict[str, str]) -> None:
+    """Every topic has ``FRAMES`` empty messages of its type."""
+    from rosbags.rosbag2 import StoragePlugin, Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        store = get_typestore(Stores.ROS2_JAZZY)
+        for topic, kind in topics.items():
+            connection = writer.add_connection(topic, kind, typestore=store)
+            raw = serialize_message(message_class(kind)())
+            for index in range(FRAMES):
+                writer.write(connection, START_NS + index * PERIOD_NS, raw)
+
+
+@pytest.mark.parametrize("chosen", [(), ("/color/image_raw", "/depth/image_raw", "/perception/boxes")])
+def test_ordinary_bags_are_played(chosen: tuple[str, ...], tmp_path: Path, listener: Listener, domain: int) -> None:
+    """One more camera, and what this node published when the bag was recorded: that is not played onto the live node,
+    unless it is asked for."""
+    image, state = "sensor_msgs/msg/Image", "diagnostic_msgs/msg/DiagnosticArray"
+    inputs = {"/color/image_raw": image, "/depth/image_raw": image, "/infra1/image_rect_raw": image, "/odom2": state}
+    outputs = {
+        "/perception/boxes": "std_msgs/msg/String",
+        "/status": state,
+        "/diagnostics": state,
+        "/robot/bond": state,
+    }
+    write_ordinary_bag(tmp_path / "bag", {**inputs, **outputs, "/tf": "tf2_msgs/msg/TFMessage"})
+    perception = rclpy.create_node("perception", context=listener.context)
+    listener.executor.add_node(perception)
+    for topic in ("/perception/boxes", "/status"):
+        perception.create_publisher(message_class(outputs[topic]), topic, 1)
+    for topic in ("/color/image_raw", "/depth/image_raw"):
+        perception.create_subscription(Image, topic, lambda _: None, 10)
+    perception.create_subscription(TFMessage, "/tf", lambda _: None, 10)
+    report = tmp_path / "report.json"
+    arguments = ["--topics", *chosen] if chosen else []
+    process = start("bag_player", tmp_path / "bag", "--rate", 10, "--report", report, *arguments, domain=domain)
+    try:
+        assert listener.spin_until_exit(process) == 0
+    finally:
+        perception.destroy_node()
+    assert process.stdout is not None
+    output, played = process.stdout.read(), json.loads(report.read_text())["messages"]
+    assert set(played) == (set(chosen) or {*inputs, "/tf"})
+    for topic in () if chosen else outputs:
+        assert f"{topic} (" in output
+
+
+def test_a_bag_without_the_nodes_topics_is_refused_with_both_names(
+    tmp_path: Path, listener: Listener, domain: int
+) -> None:
+    write_ordinary_bag(tmp_path / "bag", {"/head/rgb": "sensor_msgs/msg/Image", "/tf": "tf2_msgs/msg/TFMessage"})
+    perception = rclpy.create_node("perception", context=listener.context)
+    perception.create_subscription(Image, "/color/image_raw", lambda _: None, 10)
+    process = start("bag_player", tmp_path / "bag", "--timeout", 1, domain=domain)
+    try:
+        assert listener.spin_until_exit(process) == EXIT_NO_SUBSCRIBER
+    finally:
+        perception.destroy_node()
+    assert process.stdout is not None
+    output = process.stdout.read()
+    assert "no subscriber on /head/rgb" in output
+    assert "the node subscribes to /color/image_raw" in output
 
 
 def test_read_ahead_keeps_order_and_raises_in_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +74,12 @@ def _fail(error: Exception) -> typer.Exit:
     return typer.Exit(1)
 
 
+def _require_embree() -> None:
+    """Exit with one line if the ray caster of simulated homes is missing, as on machines without wheels of it."""
+    if importlib.util.find_spec("embreex") is None:
+        raise _fail(ModuleNotFoundError("simulated homes need embreex (x86-64): pip install 'embreex>=2.17'"))
+
+
 def generate_command(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to write: the data set, or the recording of --drive.")],
@@ -131,6 +138,7 @@ def generate_command(
         default if value is None else value
         for value, default in zip((seed, rooms, version), (7, 1, 1) if drive else (0, 0, 2), strict=True)
     )
+    _require_embree()
     with TaskProgress("loading the generator"):
         from embodied_perceptron_training.homes.building.home import HomeSpec
         from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -159,7 +160,14 @@ def _note(row: Mapping[str, Any], where: str) -> str:
     note = row.get("note", "")
     if not isinstance(note, str):
         raise LabelError(f"{where}.note must be text, got {note!r:.80}")
-    return note
+    return _plain(note, f"{where}.note") if note else note
+
+
+def _plain(text: str, what: str) -> str:
+    try:
+        return plain_values.words(text, what, plain_values.MAX_TEXT)
+    except ValueError as error:
+        raise LabelError(str(error)) from None
 
 
 def _with_near(name: str, known: set[str]) -> str:
@@ -172,6 +180,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
     for name in _list(value, where):
         if not isinstance(name, str) or not name.strip():
             raise LabelError(f"{where} holds {name!r}, which is no name")
+        _plain(name, f"{where}: a name")
         if name in names:
             raise LabelError(f"{where} holds {name!r} twice")
         names.append(name)

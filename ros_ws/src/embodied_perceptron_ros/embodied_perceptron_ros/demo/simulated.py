@@ -40,7 +40,7 @@ def renderer_digest() -> str:
     """
     spec = importlib.util.find_spec(RENDERER)
     if spec is None or not spec.submodule_search_locations:
-        raise SimulationError(f"{RENDERER} is not installed: pip install -e '.[train]' in the repository")
+        raise SimulationError(f"{RENDERER} is not installed: pip install embodied-perceptron")
     folder = Path(next(iter(spec.submodule_search_locations))) / "homes"
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,7 +88,8 @@ class KeyframeCorrections:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="corrections", daemon=True)
         self._thread.start()
-        topic = node.parameters.keyframe_path_topic
+        self._topic = topic = node.parameters.keyframe_path_topic
+        configured.optional.add(topic, "nav_msgs/msg/Path", "corrected poses", "map", is_rare=True)
         self._subscription = node.create_subscription(
             Path, topic, self._on_path, reliable_qos(1), qos_overriding_options=qos_overrides()
         )
@@ -101,6 +103,7 @@ class KeyframeCorrections:
         self._thread.join(STOP_LIMIT_S)
 
     def _on_path(self, path: Path) -> None:
+        self._configured.optional.received(self._topic)
         with self._condition:
             if self._waiting is not None:
                 self._health.count("corrections_superseded")
@@ -122,6 +125,7 @@ class KeyframeCorrections:
             except ValueError as error:
                 self._health.count("corrections_refused")
                 self._health.problem("map", WARN, f"corrected keyframes refused: {error}", "corrections", _HOLD_S)
+                self._configured.optional.refused(self._topic, Counter({"path refused": 1}), str(error))
             except Exception:  # the thread must survive; the map is unchanged
                 self._health.count("internal_errors")
                 self._health.problem("node", ERROR, "internal error while correcting", "corrections", _HOLD_S)
@@ -132,7 +136,10 @@ class KeyframeCorrections:
         poses, unknown = corrected_poses(path, fusion_frame, perceptron.keyframe_poses(), self._T_child_camera)
         self._health.count("corrections_of_unknown_keyframes", unknown)
         if not poses:
+            detail = "the stamps of a path must be those of images"
+            self._configured.optional.refused(self._topic, Counter({"stamp of no keyframe": unknown}), detail)
             return
+        self._configured.optional.used(self._topic)
         correction = perceptron.correct_keyframes(poses)
         self._health.count("keyframes_corrected", correction.corrected)
         self._on_corrected(correction.motions[-1])

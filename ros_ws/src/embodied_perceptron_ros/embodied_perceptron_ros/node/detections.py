@@ -15,7 +15,7 @@ from typing import Any
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
-from embodied_perceptron.detection2d.detections2d import accept_detections
+from embodied_perceptron.detection2d.detections2d import LOW_SCORE, accept_detections
 from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
@@ -62,6 +62,9 @@ class DetectionInputs:
         for camera in node.parameters.cameras:
             if camera.detections_topic:
                 self._of_topic.setdefault(camera.detections_topic, []).append(camera.name)
+        for topic in self._of_topic:
+            configured.optional.add(topic, "vision_msgs/msg/Detection2DArray", "detections", "lift")
+        self._optional = configured.optional
         self._subscriptions = [
             node.create_subscription(
                 Detection2DArray,
@@ -87,13 +90,14 @@ class DetectionInputs:
 
     def _receive(self, topic: str, data: bytes) -> None:
         self._health.tick("detections")
+        self._optional.received(topic)
         lost = None
         with self._lock:
             self._waiting.append((topic, data))
             if len(self._waiting) > _MAX_WAITING:
                 _, lost = self._waiting.popleft()
         if lost is not None:
-            self._drop(OVERLOAD, _count(lost), f"more than {_MAX_WAITING} messages of detections wait")
+            self._drop(topic, OVERLOAD, _count(lost), f"more than {_MAX_WAITING} messages of detections wait")
         self._wake.set()
 
     # ---- the thread
@@ -116,23 +120,27 @@ class DetectionInputs:
     def _process(self, topic: str, data: bytes) -> None:
         count = _count(data)
         if count > MAX_IN_MESSAGE:
-            self._drop(FLOOD, count, f"{count} detections in one message of {topic}, at most {MAX_IN_MESSAGE} are read")
+            self._drop(
+                topic, FLOOD, count, f"{count} detections in one message of {topic}, at most {MAX_IN_MESSAGE} are read"
+            )
             return
         try:
             message = deserialize_message(data, Detection2DArray)
         except Exception as error:  # rclpy raises RuntimeError, UnicodeDecodeError and others
-            self._drop(UNREADABLE, count, f"a message of {topic} cannot be read: {type(error).__name__}: {error}")
+            self._drop(
+                topic, UNREADABLE, count, f"a message of {topic} cannot be read: {type(error).__name__}: {error}"
+            )
             return
         camera = self._camera_of(topic, message.header.frame_id)
         if camera is None:
             names = self._of_topic[topic]
             frames = ", ".join(f"{name}: {self._inbox.camera_frame(name) or 'unknown'}" for name in names)
             detail = f"detections of {topic} have frame {message.header.frame_id!r}, the cameras' are {frames}"
-            self._drop(UNKNOWN_CAMERA, count, detail)
+            self._drop(topic, UNKNOWN_CAMERA, count, detail)
             return
         model = self._inbox.camera_model(camera)
         if model is None:
-            self._drop(NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
+            self._drop(topic, NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
             return
         raw = detections_from_message(message, self._class_names)
         size = model.intrinsics.width, model.intrinsics.height
@@ -140,6 +148,11 @@ class DetectionInputs:
         stamp_ns = stamp_to_ns(message.header.stamp)
         found, drops = accept_detections(camera, stamp_ns, boxes_px, raw.scores, raw.labels, size, self._limits)
         self._perceptron.add_detections(found, drops)
+        if len(found):
+            self._optional.used(topic)
+        else:
+            del drops[LOW_SCORE]  # that says only that nothing is in view
+            self._optional.refused(topic, drops)
 
     def _camera_of(self, topic: str, frame_id: str) -> str | None:
         """The camera of a message; on a topic of one camera, ``frame_id`` may be empty."""
@@ -149,7 +162,8 @@ class DetectionInputs:
             return cameras[0]
         return next((c for c in cameras if self._inbox.camera_frame(c).lstrip("/") == frame and frame), None)
 
-    def _drop(self, reason: str, count: int, detail: str) -> None:
+    def _drop(self, topic: str, reason: str, count: int, detail: str) -> None:
+        self._optional.refused(topic, Counter({reason: max(1, count)}), detail)
         if self._perceptron.lift is not None:
             self._perceptron.lift.count_drops(Counter({reason: max(1, count)}))
         self._health.problem("lift", WARN, detail, reason, hold_s=_HOLD_S)

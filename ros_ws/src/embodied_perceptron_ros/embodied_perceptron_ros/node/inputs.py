@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy
-from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.recordings.image_codec import combined_images
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, is_aligned
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import CameraPoses, Found
+from embodied_perceptron.sensors.poses import CameraPoses, Found, seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import (
     BadCalibration,
     BadImage,
@@ -45,6 +45,8 @@ from embodied_perceptron_ros.conversion.values import (
     depth_from_message,
     stamp_to_ns,
 )
+from embodied_perceptron_ros.environment import transport_remedy
+from embodied_perceptron_ros.node.delivery import DeliveryCount, LostImages, with_info
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import CALIBRATIONS, CameraParameters, Kind
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides
@@ -55,8 +57,6 @@ TOOK_TOO_LONG = "took_too_long"  # its fusion was given up
 OUT_OF_REACH = "out_of_reach"  # too far from the map's origin
 SILENT_S = 5.0  # an input without messages for so long is reported
 UNDECODED_S = 1.0  # a message that waits for longer (while a map is saved) is dropped when a newer one comes
-_MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks get the message's info; not in Humble
-_MAX_SENDERS = 100  # per topic, whose sequence numbers are followed
 _MAX_TRANSPORT_S = 10.0  # a longer transport means that the clocks of two machines differ
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
 _SAMPLING = 16  # pixels between those that are compared to find repeated images
@@ -64,32 +64,31 @@ _FROZEN_FRAMES, _FROZEN_S = 10, 2.0  # depth that repeats for so many different 
 _HOLD_S = 5.0  # how long diagnostics report a missing pose
 
 
-class DeliveryCount:
-    """Counts undelivered messages by their publishers' sequence numbers. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._newest: dict[bytes, int] = {}
-
-    def missed(self, sender: bytes, number: int) -> int:
-        """Messages missing between the sender's newest message and this one; 0 for its first and for late ones."""
-        newest = self._newest.get(sender)
-        if newest is None and len(self._newest) >= _MAX_SENDERS:
-            self._newest.pop(next(iter(self._newest)))
-        self._newest[sender] = number if newest is None else max(newest, number)
-        return 0 if newest is None else max(number - newest - 1, 0)
-
-
 class Silence:
     """Finds inputs (colour, depth, calibration of each camera) that receive nothing. Not thread-safe.
 
     Images are missing after :data:`SILENT_S`, or three times their last period if that is longer; calibration only if
     none ever came, since it may be sent once.
+
+    Args:
+        topics: with their namespace and after remapping, by camera and kind.
+        clock: seconds.
+        remedy: what to do about a topic on which nothing has ever come.
+        simulated_ns: time on /clock; None = it is not used.
     """
 
-    def __init__(self, cameras: tuple[CameraParameters, ...], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        topics: Mapping[tuple[str, Kind], str],
+        clock: Callable[[], float] = time.monotonic,
+        remedy: Callable[[str], str] = lambda topic: "check the driver, the topic and its QoS",
+        simulated_ns: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._clock = clock
         self._began_s = clock()
-        self._topics = {(c.name, kind): topic for c in cameras for kind, (_, topic) in c.subscriptions.items()}
+        self._topics = topics
+        self._remedy, self._simulated_ns = remedy, simulated_ns
+        self._moved: tuple[int | None, float] = None, self._began_s  # /clock, and since when it has this value
         self._received_s: dict[tuple[str, Kind], float] = {}
         self._period_s: dict[tuple[str, Kind], float] = {}
 
@@ -109,20 +108,25 @@ class Silence:
         }
 
     def silent(self) -> list[str]:
-        """One message for each missing input."""
+        """One message for each missing input; one for all while /clock stands still."""
         now_s, missing = self._clock(), []
+        simulated_ns = self._simulated_ns()
+        if simulated_ns is None or simulated_ns != self._moved[0]:
+            self._moved = simulated_ns, now_s
         for (camera, kind), topic in self._topics.items():
             last_s = self._received_s.get((camera, kind))
             name = {"color": "colour image", "depth": "depth image", "info": "camera_info"}[kind]
             if last_s is None and now_s - self._began_s > SILENT_S:
                 since = f"since the node listens, {now_s - self._began_s:.0f} s"
-                missing.append(
-                    f"camera {camera!r}: no {name} on {topic} {since}: check the driver, the topic and its QoS"
-                )
+                missing.append(f"camera {camera!r}: no {name} on {topic} {since}: {self._remedy(topic)}")
             elif last_s is not None and kind != "info":
                 age_s = now_s - last_s
                 if age_s > max(SILENT_S, 3.0 * self._period_s.get((camera, kind), 0.0)):
                     missing.append(f"camera {camera!r}: no {name} on {topic} for {age_s:.0f} s: the driver has stopped")
+        still_s = now_s - self._moved[1]
+        if missing and still_s > SILENT_S:
+            why = "the simulation or the player is paused or has ended" if simulated_ns else "nobody publishes it"
+            return [f"/clock has stood still for {still_s:.0f} s: {why}"]
         return missing
 
 
@@ -136,7 +140,8 @@ class CameraSubscriptions:
         self._subscriptions: list[Any] = []
         self._calibrations: dict[tuple[str, Kind], Any] = {}  # the last one, by camera and kind
         self._latched: dict[tuple[str, Kind], tuple[Any, str, Any]] = {}  # kinds without calibration yet
-        self.silence = Silence(cameras)
+        topics = {(c.name, k): node.resolve_topic_name(t) for c in cameras for k, (_, t) in c.subscriptions.items()}
+        self.silence = Silence(topics, remedy=self._remedy, simulated_ns=self._simulated_ns)
         for camera in cameras:
             for kind, (message_type, topic) in camera.subscriptions.items():
                 self._subscribe(camera.name, kind, message_type, topic)
@@ -144,8 +149,7 @@ class CameraSubscriptions:
                 self._subscribe(camera.name, "depth_info", CameraInfo, camera.depth_info)
 
     def _subscribe(self, camera: str, kind: Kind, message_type: Any, topic: str) -> None:
-        receive = partial(self._receive, kind, camera, DeliveryCount())
-        callback = receive if _MESSAGE_INFO else lambda message: receive(message, {})
+        callback = with_info(partial(self._receive, kind, camera, DeliveryCount()))
         # reliability can be overridden (qos_overrides.<topic>.subscription.reliability) where large messages get lost
         self._subscriptions.append(
             self._node.create_subscription(
@@ -154,6 +158,17 @@ class CameraSubscriptions:
         )
         if kind in CALIBRATIONS:
             self._latched[camera, kind] = message_type, topic, callback
+
+    def _remedy(self, topic: str) -> str:
+        types = dict(self._node.get_topic_names_and_types())
+        if not self._node.count_publishers(topic):
+            return combined_images(types) or "nobody publishes it: start the driver, or set the topics of this camera"
+        at_topic = combined_images({topic: types.get(topic, ())})
+        return at_topic or f"it is published: check its type and QoS; if its images get lost, {transport_remedy()}"
+
+    def _simulated_ns(self) -> int | None:
+        clock: Any = self._node.get_clock()
+        return clock.now().nanoseconds if clock.ros_time_is_active else None
 
     def subscribe_latched(self) -> None:
         """Subscribe to calibration that a publisher sent once and keeps for late subscribers."""
@@ -167,16 +182,13 @@ class CameraSubscriptions:
     def _receive(self, kind: Kind, camera: str, delivery: DeliveryCount, message: Any, info: Any) -> None:
         self.silence.received(camera, kind)
         now_ns, stamp_ns = time.time_ns(), stamp_to_ns(message.header.stamp)
-        number = info.get("publication_sequence_number")  # where the middleware has it
         if kind in CALIBRATIONS:
             calibration = stamp_ns, camera_info_key(message)
             if self._calibrations.get((camera, kind)) == calibration:
                 return  # both subscriptions received it
             self._calibrations[camera, kind] = calibration
-        elif number is not None:
-            missed = delivery.missed(info["publisher_gid"]["data"], number)
-            if missed:
-                self._inbox.miss(camera, kind, missed, stamp_ns)
+        elif missed := delivery.add(info, stamp_ns):
+            self._inbox.miss(camera, kind, missed, stamp_ns)
         sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
@@ -352,7 +364,8 @@ class FrameInbox:
         self._news = threading.Event()
         self._lock = threading.Lock()  # guards the next five, which callbacks and the fusion thread share
         self._undecoded = UndecodedMessages()
-        self._undelivered: dict[str, Counter[str]] = {}
+        wait_ns = seconds_to_ns(2.0 * max(config.max_pair_wait_s, config.max_pose_wait_s))
+        self._lost_images = {name: LostImages(wait_ns) for name in self._cameras}
         self._fused = 0
         self._dropped: Counter[str] = Counter()
         self._held_bytes = 0  # of images and ready frames
@@ -383,19 +396,18 @@ class FrameInbox:
         self._news.set()
 
     def miss(self, camera: str, kind: str, count: int, stamp_ns: int) -> None:
-        """Count ``count`` undelivered messages before the one of ``stamp_ns``.
-
-        A frame is lost when neither colour nor depth arrived; if only one is missing, the other waits for its partner
-        and is counted when that wait ends.
-        """
+        """Register ``count`` undelivered images before the one of ``stamp_ns``: their frames count as
+        :attr:`DropReason.LOST`, whichever half was delivered."""
         with self._lock:
-            lost = self._undelivered.setdefault(camera, Counter())
-            before = min(lost["color"], lost["depth"])
-            lost[kind] += count
-            frames = min(lost["color"], lost["depth"]) - before
-        if frames:
-            detail = f"{frames} frames before it were sent, but the middleware did not deliver them"
-            self.drop(Drop(camera, stamp_ns, DropReason.LOST, detail), frames)
+            explained = self._lost_images[camera].miss(kind, count, stamp_ns)
+            self._dropped[DropReason.NO_PAIR] -= explained
+        if explained:
+            self.drop(self._lost(camera, stamp_ns, kind), explained)
+
+    def _lost(self, camera: str, stamp_ns: int, kind: str = "") -> Drop:
+        what = {"color": "its colour image was", "depth": "its depth image was", "": "its images were"}[kind]
+        detail = f"{what} lost between the driver and this node: {transport_remedy()}"
+        return Drop(camera, stamp_ns, DropReason.LOST, detail)
 
     def wake(self) -> None:
         """End a running :meth:`wait`."""
@@ -445,6 +457,11 @@ class FrameInbox:
             self._decode(received, now_ns)
             self._make_room()
         frames = self._synchronizer.poll(now_ns)
+        for camera, images in self._lost_images.items():
+            with self._lock:
+                frames_lost = images.settle(now_ns)
+            if frames_lost:
+                self.drop(self._lost(camera, images.stamp_ns), frames_lost)
         self._drop_before_jumps()  # before frames of the new time join those of the old
         if frames:
             self._ready.extend(frames)
@@ -479,6 +496,8 @@ class FrameInbox:
     def drop(self, drop: Drop, frames: int = 1) -> None:
         """Count, explain and log dropped frames of any stage."""
         with self._lock:
+            if drop.reason == DropReason.NO_PAIR and self._lost_images[drop.camera].explains(drop.missing):
+                drop = self._lost(drop.camera, drop.stamp_ns, drop.missing)
             self._dropped[drop.reason] += frames
         self._health.explain_drop(drop.reason, drop.detail)
         if drop.reason in _POSE_REASONS:
@@ -494,7 +513,7 @@ class FrameInbox:
         self._waiting_for_pose = waiting > 0
         pending = waiting + len(self._ready) + (self._current is not None)
         with self._lock:
-            dropped = Counter(self._dropped)
+            dropped = +self._dropped
             received = self._fused + dropped.total() + pending
             # one assignment: readers in other threads never see a partial update
             self._counts = FrameCounts(received, self._fused, dropped)
@@ -579,7 +598,8 @@ class FrameInbox:
         own, color = self._model(camera, "depth_info"), self.camera_model(camera)
         elsewhere = bool(expected and frame and frame != expected)
         other_size = color is not None and depth_m.shape != (color.intrinsics.height, color.intrinsics.width)
-        if not elsewhere and not (other_size and own is not None):
+        aligned = is_aligned(self._cameras[camera].depth_topic, depth_m.shape, own, color)
+        if aligned or (not elsewhere and not (other_size and own is not None)):
             return depth_m
         T_color_depth = np.eye(4)
         if elsewhere:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,8 @@ from embodied_perceptron.apps.checks import (
     check_pose_delay,
 )
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.recordings.image_codec import combined_images
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, is_aligned
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
@@ -43,6 +44,8 @@ from embodied_perceptron_ros.conversion.values import (
     depth_from_message,
     stamp_to_ns,
 )
+from embodied_perceptron_ros.environment import start_ros, transport_remedy
+from embodied_perceptron_ros.node.delivery import DeliveryCount, with_info
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.inputs import create_latched_subscription
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
@@ -57,12 +60,15 @@ from embodied_perceptron_ros.node.qos import best_effort_qos
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
+_OPTIONAL_REMEDY = "start its program, or correct the parameter that names the topic"
 # discovery ends without news for a while; it waits longer for the node
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
 _POSE_STEP_S = 0.02  # precision of a pose's arrival time
 _KEPT_IMAGES = 16  # depth images of each camera, spread over the time of listening
-_SAME_MOMENT_NS = 50_000_000
+_SAME_MOMENT_NS = 16_000_000  # images of neighbouring frames lie further apart, up to 60 Hz
+_MANY_LOST = 0.1  # share of lost images that is an error
+_QUEUE = 50  # images that wait while others are decoded: the doctor must lose none itself
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,27 @@ class Endpoint:
     qos: QoSProfile
 
 
-def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], similar: Sequence[str]) -> list[Finding]:
-    """Check that ``topic`` is published with type ``expected``; ``similar``: other topics of that type."""
+def check_publishers(
+    topic: str,
+    expected: str,
+    there: Sequence[Endpoint],
+    similar: Sequence[str],
+    combining: Mapping[str, Sequence[str]] | None = None,
+) -> list[Finding]:
+    """Check that ``topic`` is published with type ``expected``.
+
+    ``similar``: other topics of that type; ``combining``: types of all topics, to find those that combine images.
+    """
     nodes = sorted({e.node for e in there if e.type == expected})
     if nodes:
         return [Finding("topics", Severity.OK, f"{topic} is published by {', '.join(nodes)}")]
     if there:
         message = f"{topic} is published as {there[0].type}, not as {expected}"
-        return [Finding("topics", Severity.ERROR, message, "set color_transport or depth_transport of the camera")]
+        remedy = combined_images({topic: [there[0].type]}) or "set color_transport or depth_transport of the camera"
+        return [Finding("topics", Severity.ERROR, message, remedy)]
     remedy = "start the driver, or set the camera's *_topic parameters"
+    if combined := combined_images(combining or {}):
+        return [Finding("topics", Severity.ERROR, f"nobody publishes {topic}", combined)]
     if similar:
         remedy += f"; topics of this type: {', '.join(similar)}"
     return [Finding("topics", Severity.ERROR, f"nobody publishes {topic}", remedy)]
@@ -124,16 +142,17 @@ def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) ->
     return []
 
 
-def check_arrival(topic: str, publishers: int, received: int, seconds: float) -> list[Finding]:
-    """Check that messages arrive if there are publishers."""
+def check_arrival(topic: str, publishers: int, received: int, seconds: float, missed: int = 0) -> list[Finding]:
+    """Check that messages arrive if there are publishers. ``missed``: messages that were sent but not delivered."""
     if not publishers:
         return []
+    if missed:
+        severity = Severity.ERROR if missed > _MANY_LOST * (received + missed) else Severity.WARNING
+        message = f"{topic}: {missed} of {received + missed} messages were sent but did not arrive"
+        return [Finding("data", severity, message, transport_remedy())]
     if received:
         return [Finding("data", Severity.OK, f"{topic}: {received / seconds:.1f} Hz")]
-    remedy = (
-        "is the driver paused? large images get lost in transport: set FASTDDS_DEFAULT_PROFILES_FILE "
-        "(a 32 MB shared-memory segment; the launch files set it) for publisher and subscriber"
-    )
+    remedy = f"start the driver if it is paused; if it is not, images are lost in transport: {transport_remedy()}"
     return [Finding("data", Severity.ERROR, f"{topic}: nothing arrived in {seconds:.0f} s", remedy)]
 
 
@@ -180,10 +199,12 @@ class _Listener:
         self._depths: dict[str, SpreadSamples[tuple[int, NDArray[np.float32]]]] = {}
         self._pairs: dict[str, SpreadSamples[tuple[NDArray[np.uint8], NDArray[np.float32]]]] = {}
         self._last_color: dict[str, Any] = {}  # messages
+        self._last_depth: dict[str, tuple[int, NDArray[np.float32]]] = {}  # stamp and depth, not yet in a pair
         self._last_info: dict[tuple[str, Kind], Any] = {}  # stamp and content
         self._depth_models: dict[str, CameraModel] = {}
         self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp; the transform buffer forgets them
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
+        self.deliveries: dict[str, DeliveryCount] = {}  # of images, by topic
         self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival to its pose, by camera
         self._without_pose: list[tuple[str, int, float]] = []  # camera, stamp, seconds of arrival
         self.faults: dict[str, Counter[str]] = {}  # unusable messages, by camera
@@ -276,19 +297,21 @@ class _Listener:
         self.poses[camera.name] = {}
         self.faults[camera.name] = Counter()
         for kind, (message_type, topic) in topics.items():
-            receive = partial(self._receive, camera, kind, topic)
-            self.node.create_subscription(message_type, topic, receive, best_effort_qos())
+            receive = with_info(partial(self._receive, camera, kind, topic))
+            self.node.create_subscription(message_type, topic, receive, best_effort_qos(_QUEUE))
             if kind in CALIBRATIONS:  # perhaps sent once, before this node started
                 create_latched_subscription(self.node, message_type, topic, receive)
 
-    def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
+    def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any, info: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
         if kind in CALIBRATIONS:
-            info = stamp_ns, camera_info_key(message)
-            if self._last_info.get((camera.name, kind)) == info:
+            calibration = stamp_ns, camera_info_key(message)
+            if self._last_info.get((camera.name, kind)) == calibration:
                 return  # both subscriptions received it
-            self._last_info[camera.name, kind] = info
+            self._last_info[camera.name, kind] = calibration
+        else:
+            self.deliveries.setdefault(topic, DeliveryCount()).add(info, stamp_ns)
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:
@@ -303,14 +326,19 @@ class _Listener:
                 if evidence.color_size is None:
                     image = color_from_message(message)
                     evidence.color_size = (image.shape[1], image.shape[0])
+                self._pair(camera.name)
             else:
                 evidence.depth_ns.append(stamp_ns)
                 if self._depths[camera.name].is_next_wanted():
-                    depth = self._at_color(camera.name, message, depth_from_message(message).copy())
+                    depth = depth_from_message(message).copy()
+                    own, color = self._depth_models.get(camera.name), evidence.calibrations[-1:]
+                    evidence.says_aligned = is_aligned(camera.depth_topic, depth.shape, own, *(color or [None]))
+                    depth = self._at_color(camera.name, message, depth)
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
                     self._depths[camera.name].keep((stamp_ns, depth))
                     evidence.depths = self._depths[camera.name].items
-                    self._pair(camera.name, stamp_ns, depth)
+                    self._last_depth[camera.name] = stamp_ns, depth
+                    self._pair(camera.name)
         except ValueError as error:
             self.faults[camera.name][f"{topic}: {error}"] += 1
 
@@ -318,7 +346,7 @@ class _Listener:
         """Register depth if the node would."""
         evidence, own = self.evidence[camera], self._depth_models.get(camera)
         color, depth = evidence.frames.get("color", ""), message.header.frame_id
-        if own is None or not color or color == depth or not evidence.calibrations:
+        if evidence.says_aligned or own is None or not color or color == depth or not evidence.calibrations:
             return depth_m
         mount = self.transforms.lookup(color, depth, stamp_to_ns(message.header.stamp))
         if not isinstance(mount, Found):
@@ -326,14 +354,15 @@ class _Listener:
         evidence.registered_here = True
         return UnregisteredDepth(depth_m, own, mount.T).registered(evidence.calibrations[-1].intrinsics)
 
-    def _pair(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32]) -> None:
-        """Keep depth with the colour image of the same time, if it has come."""
-        message = self._last_color.get(camera)
-        if message is None or abs(stamp_to_ns(message.header.stamp) - stamp_ns) > _SAME_MOMENT_NS:
+    def _pair(self, camera: str) -> None:
+        """Keep the last depth with the last colour image if they are of the same time, whichever came first."""
+        message, (stamp_ns, depth) = self._last_color.get(camera), self._last_depth.get(camera, (0, None))
+        if message is None or depth is None or abs(stamp_to_ns(message.header.stamp) - stamp_ns) > _SAME_MOMENT_NS:
             return
+        del self._last_depth[camera]
         color = color_from_message(message)
-        if color.shape[:2] == depth_m.shape and self._pairs[camera].is_next_wanted():
-            self._pairs[camera].keep((color.copy(), depth_m))
+        if color.shape[:2] == depth.shape and self._pairs[camera].is_next_wanted():
+            self._pairs[camera].keep((color.copy(), depth))
             self.evidence[camera].pairs = self._pairs[camera].items
 
 
@@ -365,11 +394,11 @@ def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameter
 def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> list[Finding]:
     """Listen for ``duration_s`` in the environment's ROS domain and return findings.
 
-    ``namespace``: of the node; None = that of the only node.
+    ``namespace``: of the node; None = that of the only node. Raises :class:`.RosStartError`.
     """
     wanted = None if namespace is None else f"/{namespace.strip('/')}"
     context = rclpy.Context()
-    rclpy.init(context=context)
+    start_ros(context=context)
     listener = _Listener(context)
     try:
         listener.discover(wanted)
@@ -419,14 +448,17 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
     listener.collect(duration_s, fusion_frame)
     delays: dict[str, float] = {}
     for camera in cameras:
-        evidence = listener.evidence[camera.name]
+        evidence, lost = listener.evidence[camera.name], 0
         for message_type, topic in topics[camera.name].values():
             publishers, subscribers = listener.endpoints(topic)
             expected = f"sensor_msgs/msg/{message_type.__name__}"
-            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
+            all_topics = dict(listener.node.get_topic_names_and_types())
+            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected), all_topics)
             findings += check_qos(topic, publishers, subscribers)
             arrived = listener.delays_s.get(topic, [])
-            findings += check_arrival(topic, len(publishers), len(arrived), duration_s)
+            missed = listener.deliveries[topic].missed if topic in listener.deliveries else 0
+            lost += missed
+            findings += check_arrival(topic, len(publishers), len(arrived), duration_s, missed)
             if arrived:
                 delays[topic] = float(np.median(arrived))
         findings += [
@@ -438,9 +470,19 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
                 (stamp, known.get(stamp) or listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp))
                 for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
             ]
-            findings += check_camera(camera.name, evidence, SynchronizerConfig(), live=True)
+            examined = check_camera(camera.name, evidence, SynchronizerConfig(), live=True)
+            findings += [f for f in examined if not (lost and f.check == "pairing")]  # lost images have no partner
             pose_delays_s = listener.pose_delays_s.get(camera.name, [])
             findings += check_pose_delay(camera.name, pose_delays_s, SynchronizerConfig().max_pose_wait_s)
+    optional = {c.detections_topic: "vision_msgs/msg/Detection2DArray" for c in cameras}
+    if namespace is not None:
+        optional[listener.ask(namespace, ["keyframe_path_topic"])[0] or ""] = "nav_msgs/msg/Path"
+    for topic, expected in optional.items():
+        if topic:  # named by the user
+            publishers, subscribers = listener.endpoints(_absolute(topic, root))
+            found = check_publishers(_absolute(topic, root), expected, publishers, [])
+            bad = [replace(f, severity=Severity.WARNING, remedy=_OPTIONAL_REMEDY) for f in found if f.remedy]
+            findings += bad or found + check_qos(_absolute(topic, root), publishers, subscribers)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:

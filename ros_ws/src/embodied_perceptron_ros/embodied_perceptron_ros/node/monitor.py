@@ -27,6 +27,7 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
+from embodied_perceptron_ros.environment import RosStartError, start_ros
 from embodied_perceptron_ros.node.health import read_diagnostics
 
 _OUTPUTS = (
@@ -154,6 +155,8 @@ class NodeMonitor:
     Args:
         domain_id: ROS domain; None = the environment's.
         node_name, namespace: of the observed node.
+
+    Raises :class:`.RosStartError`.
     """
 
     def __init__(self, domain_id: int | None = None, node_name: str = "perception", namespace: str = "") -> None:
@@ -161,7 +164,7 @@ class NodeMonitor:
         self._path = f"{root}/{node_name}"
         self._name = self._path.lstrip("/")
         self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain_id)
+        start_ros(context=self._context, domain_id=domain_id)
         self.node = rclpy.create_node("perception_monitor", context=self._context, start_parameter_services=False)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -260,7 +263,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds to wait for its diagnostics")
     parser.add_argument("--namespace", default="", help="of the node")
     options = parser.parse_args(arguments)
-    with NodeMonitor(namespace=options.namespace) as monitor:
+    try:
+        observer = NodeMonitor(namespace=options.namespace)
+    except RosStartError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    with observer as monitor:
         deadline = time.monotonic() + options.timeout
         while monitor.status.state != "active" and time.monotonic() < deadline:
             monitor.spin(0.1)

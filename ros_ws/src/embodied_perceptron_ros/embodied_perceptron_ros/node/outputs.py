@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.qos import latched_qos, qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_MOVED = 1e-4  # change of a pose (m, or of a rotation's entries) after which everything is published again
 _HOLD_S = 5.0  # how long diagnostics report a problem of an output
 _UNKNOWN = -1  # of an OccupancyGrid
 _FAR_PIXELS = 1e5  # OpenCV clips lines in 32-bit integers with 16 fractional bits
@@ -102,20 +103,30 @@ def find_output_pose(
 ) -> OutputPose | str:
     """Pose for results of ``stamp_ns`` in ``frame_id``, or a message why there is none.
 
-    Uses the transform at that stamp, so that a moving frame (``base_link``) fits; without one, the newest:
-    localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
+    Uses the transform at that stamp, so that a moving frame (``base_link``) fits; without one, the newest: a loaded map
+    is old. For a frame above the fusion frame (``map``), always the newest: localisation publishes it late or rarely,
+    and corrects with it where the results lie.
     ``T_fusion_map``: (4, 4) of the map in the fusion frame (:attr:`LiveMap.T_world_map`); None = identity.
     """
     if T_fusion_map is not None and np.array_equal(T_fusion_map, np.eye(4)):
         T_fusion_map = None
     if frame_id.lstrip("/") == fusion_frame.lstrip("/"):
         return OutputPose(fusion_frame, T_fusion_map)
-    answer = transforms.lookup(frame_id, fusion_frame, stamp_ns)
-    if isinstance(answer, TooEarly | TooOld | Gap):
+    is_above = _is_above(transforms.links, frame_id, fusion_frame)
+    answer = None if is_above else transforms.lookup(frame_id, fusion_frame, stamp_ns)
+    if answer is None or isinstance(answer, TooEarly | TooOld | Gap):
         answer = transforms.lookup_latest(frame_id, fusion_frame)
     if not isinstance(answer, Found):
         return str(answer)
     return OutputPose(frame_id, answer.T if T_fusion_map is None else answer.T @ T_fusion_map)
+
+
+def _is_above(links: Mapping[str, str], frame: str, below: str) -> bool:
+    """Return True if ``frame`` is an ancestor of ``below``; ``links``: child -> parent."""
+    above = links.get(below.lstrip("/"))
+    while above is not None and above != frame.lstrip("/"):
+        above = links.get(above)
+    return above is not None
 
 
 class Limiter:
@@ -185,6 +196,7 @@ class Outputs:
         self._listeners: dict[str, int] = {}
         self._held: set[str] = set()
         self._voxels_limit, self._overlay_limit = Limiter(), Limiter()
+        self._sent: OutputPose | None = None  # where the last perception was published
         self._timed: PosedFrame | None = None  # the frame whose box latency was counted last
 
     def close(self) -> None:
@@ -200,6 +212,20 @@ class Outputs:
         self._listeners = now
         return more
 
+    def has_moved(self, perception: Perception) -> bool:
+        """Return True if localisation or the parameter ``output_frame`` moved what was published last."""
+        parameters, before = self._parameters(), self._sent
+        pose = self._pose_in(parameters.output_frame, perception)
+        if isinstance(pose, str):
+            return False
+        if before is None or pose.frame_id != before.frame_id:
+            return True
+        if not _is_above(self._transforms.links, pose.frame_id, parameters.fusion_frame):
+            return False
+        assert pose.T_out_world is not None
+        assert before.T_out_world is not None
+        return not np.allclose(pose.T_out_world, before.T_out_world, rtol=0.0, atol=_MOVED)
+
     def _has_listeners(self, topic: str) -> bool:
         return bool(self._publishers[topic].get_subscription_count() > 0)
 
@@ -214,6 +240,7 @@ class Outputs:
             self._log.warning("output_frame", message)
             return
         self._health.clear_problem("transforms")
+        self._sent = pose
         place = (stamp_ns, pose.frame_id, pose.T_out_world)
         # boxes first: their latency matters most
         if self._has_listeners("boxes"):

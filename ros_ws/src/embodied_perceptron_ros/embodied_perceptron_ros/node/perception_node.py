@@ -34,7 +34,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
-from embodied_perceptron_ros.environment import ros_environment
+from embodied_perceptron_ros.environment import RosStartError, ros_environment, start_ros
 from embodied_perceptron_ros.node.health import ERROR, OK, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
@@ -326,6 +326,7 @@ class PerceptionNode(LifecycleNode):
         if self._live is not None:
             self._live.cameras.subscribe_latched()
             self._report_silence(self._live.cameras.silence)
+            self._live.optional.report()
             areas["frames"] = self._live.cameras.silence.ages()
         self._check_duplicates()
         now_ns = self.get_clock().now().nanoseconds
@@ -384,13 +385,13 @@ def main(args: list[str] | None = None) -> int:
     if not os.environ.get("OMP_NUM_THREADS"):  # keep one core free for fusion while the network runs
         os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 2) - 1))
     os.environ.update(ros_environment())
-    # Our own signal handlers: rclpy's shut the context down before waiting queries can be answered
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
+        # Our own signal handlers: rclpy's shut the context down before waiting queries can be answered
+        start_ros(args=args, signal_handler_options=SignalHandlerOptions.NO)
         node = PerceptionNode(stop=stop)
-    except Exception as error:  # a parameter is unknown, of the wrong type or out of range
-        reason = str(error) if isinstance(error, ParameterError) else f"{type(error).__name__}: {error}"
-        print(f"perception cannot start: {reason}", file=sys.stderr)
+    except Exception as error:  # a parameter is unknown, of the wrong type or out of range, or ROS cannot start
+        kind = "" if isinstance(error, (ParameterError, RosStartError)) else f"{type(error).__name__}: "
+        print(f"perception cannot start: {kind}{error}", file=sys.stderr)
         rclpy.try_shutdown()
         return 1
     executor = SingleThreadedExecutor()

@@ -8,6 +8,7 @@ Compiled code ends when it returns; until then the diagnostics name the stage.
 from __future__ import annotations
 
 import ctypes
+import os
 import queue
 import sys
 import threading
@@ -25,7 +26,8 @@ from embodied_perceptron_ros.node.health import ERROR, Health, ThrottledLog
 
 T = TypeVar("T")
 _CHECK_S = 0.1  # between two checks of whether to go on waiting
-# Many times what a stage takes on a slow and busy machine: exceeding a limit is a program error
+# Many times what a stage takes on a slow machine: exceeding a limit is a program error. On a busy machine limits are
+# longer, by the number of programs that share a core
 FUSION_LIMIT_S = 30.0
 PERCEPTION_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 30.0
@@ -33,6 +35,7 @@ SERVICE_LIMIT_S = 300.0  # a large map on a slow disk
 STOP_LIMIT_S = 10.0  # for a thread to end; it may be stuck
 _HOLD_S = 60.0  # how long diagnostics report a stage that was given up
 _CALLBACK_S = 1.0  # for on_overdue, before the error is raised in the stage
+_MAX_LOAD = 20.0
 _OWN = "embodied_perceptron"  # name of our packages in file paths
 
 
@@ -153,6 +156,14 @@ class BackgroundThread:
             self._unfinished -= 1
 
 
+def load_per_core() -> float:
+    """Programs that want to run, per core: the mean of the last minute, between 1 and 20."""
+    try:
+        return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_LOAD)
+    except OSError:  # the system does not count them
+        return 1.0
+
+
 class Watch:
     """Context manager for one running stage; made by :meth:`Watchdog.watch`."""
 
@@ -203,7 +214,7 @@ class Watchdog:
     def watch(
         self, stage: str, limit_s: float, detail: str = "", on_overdue: Callable[[str], None] = lambda message: None
     ) -> Watch:
-        """``with watchdog.watch("perception", 60.0):`` limits the block to ``limit_s``.
+        """``with watchdog.watch("perception", 60.0):`` limits the block to ``limit_s``, longer on a busy machine.
 
         When it is overdue, ``on_overdue`` is called once with a message, from another thread; then
         :class:`TookTooLongError` is raised in the block. ``detail`` is appended to the stage's name.
@@ -226,10 +237,9 @@ class Watchdog:
 
     def _leave(self, watch: Watch) -> None:
         with self._lock:
-            self._stages.remove(watch)
-            if watch.is_overdue:  # it may have ended by itself just now
-                _raise_in(watch.thread_id, None)
+            self._stages.remove(watch)  # from here on the watchdog raises nothing in it
         if watch.is_overdue:
+            _absorb()  # it may have ended by itself just now
             took_s = self._clock() - watch.begun_s
             message = f"{watch.message} and was given up after {took_s:.0f} s"
             self.health.problem("node", ERROR, message, f"overdue {watch.stage}", hold_s=_HOLD_S)
@@ -239,9 +249,9 @@ class Watchdog:
             self._check()
 
     def _check(self) -> None:
-        now_s = self._clock()
+        now_s, load = self._clock(), load_per_core()
         with self._lock:
-            overdue = [w for w in self._stages if not w.is_overdue and now_s - w.begun_s > w.limit_s]
+            overdue = [w for w in self._stages if not w.is_overdue and now_s - w.begun_s > w.limit_s * load]
             for watch in overdue:
                 watch.is_overdue = True
                 message = f"{watch.message} and is given up, at {_where(watch.thread_id)}"
@@ -264,11 +274,24 @@ class Watchdog:
             self.log.error("overdue callback", traceback.format_exc())
 
 
-def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
-    """Raise ``error`` in another thread at its next line of Python; None cancels an error that is not raised yet."""
-    # py_object() is the NULL pointer that cancels
-    what = ctypes.py_object() if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), what)
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    """Raise ``error`` in a thread at its next line of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
+
+
+def _absorb() -> None:
+    """Discard an error that :func:`_raise_in` has set for this thread and that is not raised yet.
+
+    It is replaced by one that is raised and caught here. Cancelling it (with NULL) would leave CPython's flag set that
+    an error waits: every later check of that flag is slow, and Python 3.11 loops for ever at the first call of a
+    function that is traced (a debugger, coverage).
+    """
+    try:
+        _raise_in(threading.get_ident(), TookTooLongError)
+        while True:
+            time.sleep(0)
+    except TookTooLongError:
+        pass
 
 
 def _where(thread_id: int) -> str:

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +181,11 @@ class TransformSource(TransformLookup):
         """``T_target_source`` at the newest stamp at which the whole chain is known, or why there is none."""
         raise NotImplementedError
 
+    @property
+    def links(self) -> Mapping[str, str]:
+        """Child -> parent."""
+        raise NotImplementedError
+
     def clear(self) -> None:
         """Delete everything but static transforms."""
         raise NotImplementedError
@@ -223,6 +228,11 @@ class TreeTransforms(TransformSource):
     def lookup_latest(self, target: str, source: str) -> PoseLookup:
         with self._lock:
             return self._tree.lookup_latest(target, source)
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        with self._lock:
+            return self._tree.links
 
     def clear(self) -> None:
         with self._lock:
@@ -309,6 +319,10 @@ class Tf2Transforms(TransformSource):
             return Found(transform_to_matrix(self._buffer.lookup_transform_core(target, source, Time()).transform))
         except self._tf2.TransformException as error:
             return Disconnected(target, source, str(error))
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        return dict(self._parents)
 
     def _starting_over(self, stamp_ns: int) -> bool:
         """Whether a link may be jumping to this time."""

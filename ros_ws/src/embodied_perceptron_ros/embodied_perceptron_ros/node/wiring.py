@@ -23,6 +23,7 @@ from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
 from embodied_perceptron_ros.node.health import ERROR, Heartbeat
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, FrameInbox
+from embodied_perceptron_ros.node.optional_inputs import OptionalInputs
 from embodied_perceptron_ros.node.outputs import Outputs
 from embodied_perceptron_ros.node.queries import GroundingInterface
 from embodied_perceptron_ros.node.services import MapServices
@@ -86,6 +87,7 @@ class ConfiguredMap:
         self._health = node.health
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
+        self.optional = OptionalInputs(node)  # of the present activation
         self._map_frame: MapFramePublisher | None = None
         self.watchdog = Watchdog(node.health, node.log)
         with ExitStack() as parts:
@@ -170,9 +172,12 @@ class LiveParts:
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
+            has_moved=configured.outputs.has_moved,
             rate_hz=lambda: node.parameters.perception_hz,
         )
+        configured.optional = self.optional = OptionalInputs(node)
         with ExitStack() as parts:
+            parts.callback(self.optional.close)
             language = BackgroundThread("language")
             parts.callback(lambda: language.close(0.0 if node.is_ending else None))
             self._viewer = open_viewer(node, configured) if node.parameters.viewer else None
@@ -196,6 +201,10 @@ class LiveParts:
                 parts.callback(perceptron.lift.stop)
                 if node.parameters.config.lift.from_topics:
                     parts.callback(DetectionInputs(node, configured).close)
+            for camera in node.parameters.cameras:
+                if camera.depth_info_topic:
+                    what = f"calibration of depth of camera {camera.name!r}"
+                    self.optional.add(camera.depth_info_topic, "sensor_msgs/msg/CameraInfo", what, "map", is_rare=True)
             self.cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(self.cameras.close)
             language.submit(partial(prepare_language, perceptron, node.get_logger()))

@@ -154,7 +154,7 @@ class FusionWorker:
         self._health.stages("fusion", report.stage_ms)
         place = self._report_place()
         if not report.fused:
-            self._inbox.refuse(report.reason or "not_fused", place)
+            self._inbox.refuse(report.reason or "not_fused", place or report.detail)
             return
         self._on_placed()
         self._inbox.fused()
@@ -224,6 +224,7 @@ class PerceptionWorker:
         publish: receives the perception, and whether to publish everything.
         publish_held: called without news, for outputs that their own rate held back.
         new_listeners: whether somebody subscribed since the last call.
+        has_moved: whether localisation moved the frame in which a perception was published.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class PerceptionWorker:
         publish: Callable[[Perception, bool], None],
         publish_held: Callable[[Perception], None],
         new_listeners: Callable[[], bool],
+        has_moved: Callable[[Perception], bool] = lambda perception: False,
         rate_hz: Callable[[], float],
     ) -> None:
         self._perceptron = perceptron
@@ -242,6 +244,7 @@ class PerceptionWorker:
         self._publish = publish
         self._publish_held = publish_held
         self._new_listeners = new_listeners
+        self._has_moved = has_moved
         self._rate_hz = rate_hz
         self._warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None
         self._warming_up = True
@@ -332,7 +335,7 @@ class PerceptionWorker:
     def _serve_listeners(self) -> None:
         if self._latest is None:
             return
-        if self._new_listeners():
+        if self._new_listeners() or self._has_moved(self._latest):
             self._publish(self._latest, True)
         else:
             self._publish_held(self._latest)

@@ -15,6 +15,8 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from vision_msgs.msg import Detection3D
 
+from embodied_perceptron_ros.environment import start_ros
+
 SERVICE = "perception/ask"
 STATUS_NAMES = {
     GroundingResult.FOUND: "FOUND",
@@ -38,10 +40,10 @@ def service_name(namespace: str) -> str:
 def ask_node(
     sentence: str, namespace: str = "", frame_id: str = "", top_k: int = 0, timeout_s: float = 10.0
 ) -> GroundingResult:
-    """The answer of the node in ``namespace``. Raises :class:`NoAnswerError`."""
+    """The answer of the node in ``namespace``. Raises :class:`NoAnswerError`, :class:`.RosStartError`."""
     end_s, name = time.monotonic() + timeout_s, service_name(namespace)
     context = Context()
-    rclpy.init(context=context)
+    start_ros(context=context)
     try:
         node = Node("ask", context=context, enable_rosout=False, start_parameter_services=False)
         executor = SingleThreadedExecutor(context=context)

@@ -3,7 +3,8 @@
     python -m embodied_perceptron_ros.players.bag_player BAG [--rate 1] [--clock] [--topics A B] [--report FILE]
 
 Topics can be remapped (``--ros-args -r /camera/depth:=/depth/image_raw``). Playing starts when the topics of
-``--wait-for`` (default: images and /tf) have subscribers.
+``--wait-for`` (default: those images that the node subscribes to) have subscribers. Recorded topics that the running
+node publishes itself are not played.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.recordings.packed_bags import unpack
 from embodied_perceptron_ros.node.qos import latched_qos, reliable_qos
-from embodied_perceptron_ros.players.playback import Player, player_parser, run_player
+from embodied_perceptron_ros.players.playback import Player, player_parser, run_player, topics_of_node
 
 _AWAITED_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _NEVER_PLAYED = ("/clock", "/rosout", "/parameter_events")  # /clock is generated, the others are no data
 _GLOBAL = ("/tf", "/tf_static", "/clock")  # outside namespaces
+_STATES = ("bond", "diagnostics")  # names of topics that describe processes: those of the recording have ended
 
 
 def message_class(ros_type: str) -> Any:
@@ -87,14 +89,17 @@ class BagPlayer(Player):
             known = ", ".join(sorted({c.topic for c in reader.connections}))
             raise ValueError(f"not in the bag: {', '.join(unknown)} (it has {known})")
         self._connections = []
+        self._chosen = frozenset(topics)
         for connection in reader.connections:
             if connection.topic in _NEVER_PLAYED or (topics and connection.topic not in topics):
+                continue
+            if not topics and connection.topic.rpartition("/")[2] in _STATES:
+                self.report.skipped[connection.topic] = "state of a process of the recording"
                 continue
             try:
                 kind = message_class(connection.msgtype)
             except ImportError as error:
                 self.report.skipped[connection.topic] = f"{connection.msgtype}: {error}"
-                node.get_logger().warning(f"not playing {connection.topic}: {error}")
                 continue
             self._connections.append(connection)
             if connection.topic not in self._publishers:
@@ -103,20 +108,41 @@ class BagPlayer(Player):
                 self._publishers[connection.topic] = node.create_publisher(kind, name, qos)
 
     def awaited(self, names: Sequence[str] | None) -> dict[str, Any]:
-        """Publishers that need a subscriber before the start: ``names``, or images and /tf. Raises ``ValueError``."""
+        """Publishers that may need a subscriber before the start: ``names``, or the images, without images all.
+
+        Raises ``ValueError``.
+        """
         if names is not None:
             unknown = sorted(set(names) - set(self._publishers))
             if unknown:
                 raise ValueError(f"--wait-for: not played: {', '.join(unknown)}")
             return {name: self._publishers[name] for name in names}
         types = {c.topic: c.msgtype for c in self._connections}
-        return {t: p for t, p in self._publishers.items() if t == "/tf" or types[t] in _AWAITED_TYPES}
+        return {t: p for t, p in self._publishers.items() if types[t] in _AWAITED_TYPES} or dict(self._publishers)
 
     def play(self, wait_for: Sequence[str] | None, timeout_s: float, max_frames: int = 0) -> None:
         """Play the bag; see :meth:`.Player._play`."""
-        self._play(self._messages(), self.awaited(wait_for), self._publishers.values(), timeout_s, max_frames)
+        wanted = self._wanted_images if wait_for is None else None
+        awaited, publishers = self.awaited(wait_for), self._publishers.values()
+        self._play(self._messages(), awaited, publishers, timeout_s, max_frames, wanted)
+
+    def _wanted_images(self) -> set[str] | None:
+        return topics_of_node(self._node, self._node.get_subscriber_names_and_types_by_node, _AWAITED_TYPES)
+
+    def _leave_out_outputs(self) -> None:
+        """Stop publishing what the running node publishes itself, and log what is not played."""
+        log, own = self._node.get_logger(), topics_of_node(self._node, self._node.get_publisher_names_and_types_by_node)
+        for topic, publisher in list(self._publishers.items()):
+            if publisher.topic_name in (own or set()) - set(_GLOBAL) and topic not in self._chosen:
+                self.report.skipped[topic] = "the running node publishes it"
+                self._node.destroy_publisher(self._publishers.pop(topic))
+        self._connections = [c for c in self._connections if c.topic in self._publishers]
+        if self.report.skipped:
+            left_out = "; ".join(f"{topic} ({reason})" for topic, reason in sorted(self.report.skipped.items()))
+            log.warning(f"not played: {left_out}")
 
     def _messages(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        self._leave_out_outputs()  # after the wait: the node is there
         for connection, stamp_ns, raw in self._reader.messages(self._connections):
             yield stamp_ns, partial(self._send, connection.topic, raw)
 

@@ -41,6 +41,15 @@ def parse_flag(text: str, name: str) -> bool:
     raise ValueError(f"{name} must be true or false, got {text!r}")
 
 
+def parse_number(text: str, name: str, kind: type[int] | type[float] = float) -> Any:
+    """Text -> number. Raises ``ValueError`` naming the option ``name``."""
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name} must be {what}, got {text!r}") from None
+
+
 LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 

@@ -26,6 +26,7 @@ from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, 
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows, message_to_grid, unpack_rgb
 from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
+from embodied_perceptron_ros.environment import start_ros
 from embodied_perceptron_ros.players.asking import service_name
 
 _SAMPLE, _LEAST_VOXEL_M = 2000, 0.005
@@ -159,7 +160,7 @@ def _no_cells() -> SemanticVoxels:
 def live_scene(*, namespace: str, timeout_s: float) -> Iterator[NodeSource]:
     """Context manager: the scene of the node in ``namespace``."""
     context = Context()
-    rclpy.init(context=context)
+    start_ros(context=context)
     node = Node("agent", context=context, enable_rosout=False, start_parameter_services=False)
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)

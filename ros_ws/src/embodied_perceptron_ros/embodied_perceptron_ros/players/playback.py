@@ -25,6 +25,7 @@ from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from embodied_perceptron_ros.conversion.values import ns_to_stamp
+from embodied_perceptron_ros.environment import RosStartError, start_ros
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.qos import reliable_qos
 from embodied_perceptron_ros.players.launch_options import NODE_NAME
@@ -72,20 +73,38 @@ class PerceptionState:
         self._node.destroy_subscription(self._subscription)
 
 
+def topics_of_node(node: Node, list_topics: Callable[[str, str], Any], types: Sequence[str] = ()) -> set[str] | None:
+    """Topics of the node ``perception`` in the namespace of ``node``, of some ``types`` (empty = all); None without it.
+
+    ``list_topics``: a method of ``node``, such as ``get_subscriber_names_and_types_by_node``.
+    """
+    try:
+        found = list_topics(NODE_NAME, node.get_namespace())
+    except RuntimeError:  # rclpy's error for a node that does not exist
+        return None
+    return {name for name, kinds in found if not types or set(types) & set(kinds)}
+
+
 def wait_for_subscribers(
     publishers: Mapping[str, Any],
     timeout_s: float,
     on_wait: Callable[[], None],
     state: Callable[[], str] = lambda: "",
+    wanted: Callable[[], set[str] | None] | None = None,
 ) -> bool:
     """Wait until every publisher has a subscription; call ``on_wait`` meanwhile.
 
-    The timeout does not run while ``state()`` of the node is ``configuring``. Returns False when ROS was shut down.
-    Raises :class:`NoSubscriberError` after ``timeout_s``.
+    ``wanted``: topics that the node subscribes to, None without a node. Only those publishers are awaited then; without
+    a node, any of them. The timeout does not run while ``state()`` of the node is ``configuring``. Returns False when
+    ROS was shut down. Raises :class:`NoSubscriberError` after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while rclpy.ok():
-        lonely = [topic for topic, publisher in publishers.items() if publisher.get_subscription_count() == 0]
+        asked = wanted() if wanted is not None else set()
+        awaited = [t for t, p in publishers.items() if p.topic_name in (asked or ())] or list(publishers)
+        lonely = [topic for topic in awaited if publishers[topic].get_subscription_count() == 0]
+        if asked is None and len(lonely) < len(awaited):
+            lonely = []
         if not lonely:
             settled = time.monotonic() + _SETTLE_S
             while rclpy.ok() and time.monotonic() < settled:
@@ -97,9 +116,12 @@ def wait_for_subscribers(
             deadline = time.monotonic() + timeout_s
         if time.monotonic() > deadline:
             hint = f"the node is {now}" if now and now != "active" else "is the node running"
+            hint += ", in the same ROS_DOMAIN_ID, with matching topic names and QoS?"
+            if asked:
+                hint = f"the node subscribes to {', '.join(sorted(asked))}: set its topics to those of the recording"
             raise NoSubscriberError(
-                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint}, in the same "
-                "ROS_DOMAIN_ID, with matching topic names and QoS? (check with embodied-perceptron doctor)"
+                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint} "
+                "(check with embodied-perceptron doctor)"
             )
         on_wait()
         time.sleep(_SLICE_S)
@@ -272,13 +294,15 @@ class Player:
         publishers: Iterable[Any],
         timeout_s: float,
         max_frames: int,
+        wanted: Callable[[], set[str] | None] | None = None,
     ) -> None:
-        """Wait for subscribers of ``awaited`` (None = do not wait), then play to the end, to ``max_frames`` (0 = all),
-        or until ROS is shut down. Each message is a stamp (None = at once) and a function that sends it."""
+        """Wait for subscribers of ``awaited`` (None = do not wait; ``wanted``: see :func:`wait_for_subscribers`), then
+        play to the end, to ``max_frames`` (0 = all), or until ROS is shut down. Each message is a stamp (None = at
+        once) and a function that sends it."""
         if awaited is not None:
             state = PerceptionState(self._node)
             try:
-                if not wait_for_subscribers(awaited, timeout_s, self._pacer.hold, state.get):
+                if not wait_for_subscribers(awaited, timeout_s, self._pacer.hold, state.get, wanted):
                     return
             finally:
                 state.close()
@@ -342,7 +366,7 @@ def run_player(
         arguments: without the program's name; None = of this process.
         bad_source: exceptions of ``opened`` and ``play`` for a source that cannot be played.
 
-    Returns the exit code: 0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted.
+    Returns the exit code: 0 played to the end, 2 ROS cannot start, 3 no subscriber, 4 bad source, 130 interrupted.
     """
     arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
     options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
@@ -352,7 +376,11 @@ def run_player(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
     threading.Thread(target=_shut_down_after, args=(signals,), name="signals", daemon=True).start()
-    rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        start_ros(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
+    except RosStartError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
     node = rclpy.create_node(parser.prog, start_parameter_services=False)
     complete = False
     try:

@@ -24,7 +24,7 @@ from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
-from embodied_perceptron_ros.environment import ros_environment
+from embodied_perceptron_ros.environment import domain_of_environment, ros_environment
 from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeMonitor, NodeStatus, Sighting, TimedAnswer
 from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
@@ -161,12 +161,14 @@ def _split_transport(topic: str) -> tuple[str, str]:
 
 
 def choose_domain(domain_id: int | None) -> int:
-    """The given domain, the environment's, or a random one that every platform supports (1..101)."""
+    """The given domain, the environment's, or a random one that every platform supports (1..101).
+
+    Raises :class:`.RosStartError` for a bad ``ROS_DOMAIN_ID``.
+    """
     if domain_id is not None:
         return domain_id
-    if os.environ.get("ROS_DOMAIN_ID"):
-        return int(os.environ["ROS_DOMAIN_ID"])
-    return random.randint(1, 101)
+    given = domain_of_environment()
+    return random.randint(1, 101) if given is None else given
 
 
 def replay_over_ros(
