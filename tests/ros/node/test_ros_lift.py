@@ -82,7 +82,7 @@ def launched(prefix: Path, **arguments: str) -> dict[str, str]:
     (prefix / "share/embodied_perceptron").symlink_to(LAUNCH.parents[1] / "ros_ws/src/embodied_perceptron_ros")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("AMENT_PREFIX_PATH", str(prefix))
-        return only(start(LAUNCH, arguments, monkeypatch), "Node", executable="perception")["parameters"][1]
+        return only(start(LAUNCH, arguments, monkeypatch), "Node", executable="perception")["parameters"][-1]
 
 
 @pytest.fixture(scope="module")

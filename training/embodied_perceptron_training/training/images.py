@@ -247,8 +247,8 @@ def check_packaged_images(config: NetworkConfig, choice: NetworkChoice) -> None:
     if option and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
         raise ValueError(
             f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} (preset "
-            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or leave the option out to "
-            "train it from random weights"
+            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file with --set {option}=FILE, or "
+            "train it from random weights with --set pretrained=random"
         )
 
 

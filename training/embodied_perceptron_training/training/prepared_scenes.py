@@ -34,9 +34,17 @@ from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.embodiedscan import (
+    DatasetError,
+    EmbodiedScanDataset,
+    Prompt,
+    Scan,
+    prompt_of,
+)
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_prompts
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
+from embodied_perceptron_training.homes.relations import labelled_scene
 from embodied_perceptron_training.training.domain_randomisation import randomised_image
 
 PREPARED_VERSION = 3
@@ -146,6 +154,10 @@ class SceneCache:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def view_count(self, index: int) -> int:
+        """Views of scene ``index``."""
+        return min(self.preparation.views, self.dataset.image_count(index))
+
     def paths(self, index: int) -> tuple[Path, Path | None]:
         """Files of scene ``index`` and of its image features, which depend on the encoder.
 
@@ -226,8 +238,8 @@ class SceneCache:
         self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         voxels = self._voxels(posed)
-        if len(voxels.hits) == 0:
-            raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
+        if not any((p.frame.depth_m > 0).any() for p in posed):
+            raise DatasetError(f"{scan.sample_idx}: its views have no depth")
         named = len(scan.labels)
         visible = np.zeros((len(chosen), named + len(scan.unlabelled)), bool)
         for n, i in enumerate(chosen):
@@ -263,11 +275,11 @@ class SceneCache:
         scan = self.dataset.by_name(scene.name)
         return self._voxels([posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)])
 
-    def colors(self, scene: PreparedScene, chosen: Sequence[int]) -> torch.Tensor:
-        """(V, H, W, 3) uint8 images of some of a scene's views (positions among them)."""
+    def colors(self, scene: PreparedScene, chosen: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
+        """(V, h, w, 3) uint8 images of some of a scene's views (positions among them), resized once to ``size``."""
         scan = self.dataset.by_name(scene.name)
-        frames = [posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)]
-        return torch.from_numpy(np.stack([f.frame.color for f in frames]))
+        images = [resized(scan.load_view(scene.views[v]).color, *size) for v in chosen]
+        return torch.from_numpy(np.stack(images))
 
     def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
         """:attr:`PreparedScene.occupancy` of some of a scene's views (positions among them)."""
@@ -313,8 +325,14 @@ class SceneCache:
 
 
 def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
-    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded``
-    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
+    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), the phrases of all scans' ``grounded``
+    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`), or those ``made`` from annotated boxes.
+    Raises what reading them raises."""
+    if name == "made":
+        scenes = [(scan.sample_idx, labelled_scene(scan.boxes, scan.labels, scan.ids)) for scan in dataset]
+        spec = PromptSpec(free_share=0.0)
+        made = (make_prompts(scene, scan, spec, np.random.default_rng(k)) for k, (scan, scene) in enumerate(scenes))
+        return [prompt_of(entry) for entries in made for entry in entries]
     if name != "grounded":
         return dataset.prompts(name)
     files = [(scan.sample_idx, dataset.root / "language" / f"{scan.sample_idx}.json") for scan in dataset]
@@ -327,11 +345,18 @@ def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:
     Colour is resized to the depth image where they differ (both are centred on the same ray).
     """
     view = scan.load_view(index)
-    camera, color = view.depth_camera, view.color
-    if color.shape[:2] != (camera.height, camera.width):
-        color = np.asarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA), np.uint8)
+    camera = view.depth_camera
+    color = resized(view.color, camera.height, camera.width)
     frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, camera)
     return PosedFrame(frame, view.T_world_camera)
+
+
+def resized(color: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """(H, W, 3) -> (height, width, 3)."""
+    if color.shape[:2] == (height, width):
+        return color
+    method = cv2.INTER_AREA if height * width < color.shape[0] * color.shape[1] else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(color, (width, height), interpolation=method), np.uint8)
 
 
 def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
@@ -396,12 +421,11 @@ def sample_points(
 ) -> NDArray[np.float64]:
     """(P, 3) world points of depth images, drawn without replacement: at most ``per_view`` of each, ``total`` of all.
 
-    ``projections``: (V, 3, 4) to the pixels of the depth images; ``depth_mm``: (V, H, W), where 0 and depth beyond
-    :data:`MAX_DEPTH_M` are no points.
+    ``projections``: (V, 3, 4) to the pixels of the depth images; ``depth_mm``: (V, H, W), where 0 is no point.
     """
     parts = []
     for projection, depth in zip(projections, depth_mm.numpy(), strict=True):
-        flat = np.flatnonzero((depth > 0) & (depth <= 1000.0 * MAX_DEPTH_M))
+        flat = np.flatnonzero(depth)
         if len(flat) > per_view:
             flat = rng.choice(flat, per_view, replace=False)
         v, u = np.divmod(flat, depth.shape[1])

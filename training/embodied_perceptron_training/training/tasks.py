@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step runs one encoder and sums
 the losses of the network's heads (the paper trains one network per task and leaves this to future work). The
 differences between tasks are in a table (:class:`_Kind`); the trained parts in a strategy (:class:`WholeNetwork`,
-:class:`HeadAlone`, :class:`OutputsAlone`).
+:class:`HeadAlone`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,15 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
-from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
+from embodied_perceptron.weights.categories import (
+    DETECTION_CLASSES,
+    MONOCULAR_CLASSES,
+    OCCUPANCY_CLASSES,
+    OCCUPANCY_IGNORED,
+)
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
@@ -66,7 +71,7 @@ from embodied_perceptron_training.training.samples import (
     ViewChoice,
     WindowSpec,
 )
-from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
 from embodied_perceptron_training.training.task import JoinedSources, TrainingTask
 from embodied_perceptron_training.training.trainer import Trainer, TrainingOutcome
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -132,6 +137,11 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
     samples = JoinedSources([windows_of(root, "train", True) for root in run.data.training_folders])
     validation = None if run.data.val is None else windows_of(run.data.val, "val", False)
     return RefinementTask(network, classes, extra, samples, validation)
+
+
+def training_data(run: TrainingRun) -> list[EmbodiedScanDataset]:
+    """The training splits of a run. Raises as :class:`EmbodiedScanDataset`."""
+    return [EmbodiedScanDataset(folder, "train", run.data.sources) for folder in run.data.training_folders]
 
 
 def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
@@ -227,43 +237,6 @@ class HeadAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-class OutputsAlone(WholeNetwork):
-    """Train the last, linear layers of detection over a frozen network: presence (``learn=presence``), or with it
-    centreness, class and box (``learn=outputs``).
-
-    Pruning scores are frozen too, so that features, occupancy and grounding inputs do not change. Raises ``ValueError``
-    for a network without detection, and for ``presence`` one without that output.
-    """
-
-    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
-        super().__init__(config, run)
-        learn = run.network.learn
-        if config.detection is None:
-            raise ValueError(f"option learn={learn}: a network of task {run.task} has no detection")
-        if learn == "presence" and not config.detection.presence:
-            raise ValueError("option learn=presence needs presence=on, and a task with detection")
-        self._layers = ("presence",) if learn == "presence" else ("center", "classify", "regression", "presence")
-        self.objectives = {"detection": self.objectives["detection"]}
-        self.best_metric = _BEST_METRICS["detection"]
-        self.occupancy_share = 0.0
-        self.sentences = False
-
-    def freeze(self, network: PerceptionNetwork) -> None:
-        """Freeze everything but the outputs."""
-        assert network.detection is not None
-        network.requires_grad_(False)
-        for name in self._layers:
-            layer = getattr(network.detection, name)
-            if layer is not None:
-                layer.requires_grad_(True)
-        network.detection.scales.requires_grad_("regression" in self._layers)
-
-    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
-        """A pass pruned as at inference; batch statistics do not change."""
-        network.eval()
-        return ScenePass(network, batch)
-
-
 class ProjectionsAlone(WholeNetwork):
     """Train what reads the images (``learn=projections``): the projections of the frozen encoder, and the layers that
     join them with geometry, over a frozen network. Configuration, but for the encoder, and classes are those of the
@@ -298,8 +271,6 @@ _STRATEGIES = {
     "projections": ProjectionsAlone,
     "occupancy": HeadAlone,
     "grounding": HeadAlone,
-    "presence": OutputsAlone,
-    "outputs": OutputsAlone,
 }
 
 
@@ -314,9 +285,9 @@ class SceneTask:
     def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
         self.run = run
         self._kind = TASK_KINDS[run.task]
-        train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
+        train = training_data(run)
         choice, weights = run.network, run.network.weights
-        val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
+        val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val", run.data.val_sources)
         stays = read_network(weights) if choice.learn in (*_HEADS, "projections") and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = shape(task_config(run, len(self.classes)))
@@ -349,7 +320,7 @@ class SceneTask:
             load_images(network, images)
         if other_encoder and learned and weights is not None:
             fit_projections(network, read_network(weights)[0], views_for_projections(train))
-        if choice.pretrained:
+        if choice.pretrained not in ("", "random"):
             start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
@@ -390,7 +361,7 @@ class SceneTask:
         return dataclasses.replace(
             varied,
             motion=motion_range(run, self.config),
-            random_views=self._random_views,
+            random_views=self._views if run.samples.random_views == "on" else 0,
             flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
             blind_views=_BLIND_VIEWS if run.network.projections == "learned" else 0.0,
@@ -403,13 +374,6 @@ class SceneTask:
     def _views(self) -> int:
         """Largest number of views of a sample."""
         return self.run.samples.views or self._kind.views
-
-    @property
-    def _random_views(self) -> int:
-        """Number of randomly drawn views of a training sample; 0 = none are drawn."""
-        if self.run.samples.random_views == "off":
-            return 0
-        return 1 if self._kind.choice == "one" else self._views
 
     def _source(
         self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, training: bool
@@ -424,14 +388,16 @@ class SceneTask:
             views = self.run.samples.val_views or views
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
-    def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
-        """A batch. Raises ``ValueError`` for a label that the network does not have, which a device would not check."""
-        for sample in samples:
+    def collate(self, samples: Sequence[Sequence[SceneSample]]) -> SceneBatch:
+        """A batch of the maps of all samples. Raises ``ValueError`` for a label that the network does not have, which a
+        device would not check."""
+        maps = [part for sample in samples for part in sample]
+        for sample in maps:
             check_labels(sample.name, sample.labels, self.config.num_classes + 1)
             if sample.occupancy is not None and self.config.occupancy is not None:
                 known = sample.occupancy[sample.occupancy != OCCUPANCY_IGNORED]
                 check_labels(f"{sample.name}, occupancy", known, self.config.occupancy.num_classes + 1)
-        return SceneBatch(list(samples))
+        return SceneBatch(maps)
 
     # ------------------------------------------------------------------------------------------- losses, validation
 
@@ -445,7 +411,8 @@ class SceneTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, without motion.
+        """Figures on all maps of one window of every scene of the validation split, without motion: of continuous
+        tasks after every view, of monocular ones of every view.
 
         An empty window has no detections, and all of its cells are free, as at inference.
         """
@@ -455,13 +422,13 @@ class SceneTask:
         device = next(network.parameters()).device
         metrics = ValidationMetrics(network, self.classes, self.learning.heads)
         for index in range(len(self._validation)):
-            # continuous tasks are scored after varying numbers of views
-            rng = np.random.default_rng(index if self._kind.choice == "prefix" else 0)
-            sample = self._validation.sample(index, rng)
-            scene_pass = None
-            if len(sample.coords):
-                scene_pass = ScenePass(network, to_device(SceneBatch([sample]), device))
-            metrics.add(sample, scene_pass)
+            maps = self._validation.sample(index, np.random.default_rng(0))
+            on_device = to_device(maps, device)
+            views = views_of(network, on_device[0]) if network.config.uses_images else []
+            for sample, moved in zip(maps, on_device, strict=True):
+                shown = [views[: len(sample.projections)]]
+                scene_pass = ScenePass(network, SceneBatch([moved]), views=shown) if len(sample.coords) else None
+                metrics.add(sample, scene_pass)
         return metrics.figures()
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
@@ -533,6 +500,8 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
     """The network of a run. Raises ``ValueError`` for options that do not fit, ``FileNotFoundError`` for a missing
     ``text`` encoder."""
     config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
+    if run.network.preset == "paper" and config.detection is not None:
+        config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, keep=PAPER[run.task].keep))
     if run.network.text:
         if config.grounding is None:
             raise ValueError(f"option text={run.network.text}: a network of task {run.task} has no grounding")
@@ -592,8 +561,8 @@ def _network(model: nn.Module) -> PerceptionNetwork:
 
 
 def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
-    """Classes of the network: those of the weights to start from, all, the 20 most frequent, or those in the training
-    split, sorted.
+    """Classes of the network: those of the weights to start from, all, the 20 of monocular detection, or those in the
+    training split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
@@ -603,8 +572,8 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         return load_checkpoint(run.network.weights).classes
     if run.data.classes == "all":
         return tuple(DETECTION_CLASSES)
-    if run.data.classes == "frequent20":
-        return tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES[:20])
+    if run.data.classes == "monocular":
+        return MONOCULAR_CLASSES
     present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:
@@ -653,8 +622,10 @@ class ValidationMetrics:
         """Figures in percent, of the heads with truth."""
         figures: dict[str, float] = {}
         if any(len(t.boxes) for t in self._truth.values()):
-            all_figures = detection_metrics(self._found, self._truth, self._classes)
-            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            groups = {name: group & set(self._classes) for name, group in FREQUENCY_GROUPS.items()}
+            all_figures = detection_metrics(self._found, self._truth, self._classes, groups)
+            wanted = {"AP25", "AP50", "AR25", "AR50", "AP25_furniture"}
+            wanted |= {f"{figure}_{group}" for figure in ("AP25", "AR25") for group in FREQUENCY_GROUPS}
             figures.update({k: v for k, v in all_figures.items() if k in wanted})
         if self._occupancies:
             figures["mIoU"] = occupancy_metrics(self._occupancies, OCCUPANCY_CLASSES)["mIoU"]
