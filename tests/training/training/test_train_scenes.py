@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,8 +35,8 @@ from embodied_perceptron_training.training.prepared_scenes import (
     SceneCache,
     resize_projections,
 )
-from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, read_truth
-from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
+from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, _blinded, read_truth
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
 from embodied_perceptron_training.training.task import SampleError
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -601,6 +602,130 @@ def test_the_encoder_that_is_asked_for_takes_the_place_of_the_weights(homes: Pat
     assert torch.allclose(swapped.model.state_dict()[key], task.model.state_dict()[key], atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def shown_weights(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of the preset's encoder and of all heads."""
+    path = tmp_path_factory.mktemp("shown") / "w.safetensors"
+    task = build_task(request(homes, "multi", modality="rgbd", views=2))
+    task.save_weights(path, task.model, {})
+    return path
+
+
+def learned_projections(homes: Path, cache: Path, weights: Path, **options: str) -> SceneTask:
+    learned = {"images": "imagenet", "projections": "learned", "learn": "projections", "repeat": "1"}
+    options = {"cache": str(cache), "encoder": "efficientnet_lite0", **learned, **options}
+    task = build_task(request(homes, "multi", modality="rgbd", views=2, options=options, weights=weights))
+    assert isinstance(task, SceneTask)
+    return task
+
+
+def test_projections_of_a_frozen_encoder_learn_from_cached_features(
+    homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = learned_projections(homes, tmp_path / "cache", shown_weights, image_size="224x288")
+    network = task.model
+    assert isinstance(network, PerceptionNetwork)
+    assert network.image_encoder is not None
+    assert network.image_projection is not None
+    scene = task.samples.sources[0].cache[0]  # type: ignore[attr-defined]
+    assert [level.shape[-1] for level in scene.features] == list(network.image_encoder.out_channels)
+    sample = task.samples.sample(0, np.random.default_rng(0))
+    scan = EmbodiedScanDataset(homes, "train")[0]
+    expected = network.eval().encode_images(torch.from_numpy(scan.load_view(0).color)[None])
+    whole = dataclasses.replace(sample, features=scene.features, projections=scene_projections(scene))
+    for level, wanted in zip(views_of(network, whole)[0].levels, expected, strict=True):
+        torch.testing.assert_close(level, wanted[0].permute(1, 2, 0), rtol=0.01, atol=0.02)
+
+    def encode(images: torch.Tensor) -> list[torch.Tensor]:
+        raise AssertionError("a training step ran the image encoder")
+
+    monkeypatch.setattr(network.image_encoder, "encode", encode)
+    losses = task.losses(network.train(), SceneBatch([sample]), lambda value: value.detach())
+    torch.stack(list(losses.values())).sum().backward()
+    moved = {name.rsplit(".", 2)[0] for name, value in network.named_parameters() if value.grad is not None}
+    assert moved == {"image_projection", "detection.neck.lateral", "occupancy"}
+    assert {n for n, v in network.named_parameters() if n.startswith("occupancy") and v.grad is not None} == {
+        "occupancy.project.weight"
+    }
+
+
+def scene_projections(scene: PreparedScene) -> torch.Tensor:
+    return torch.from_numpy(scene.projections)
+
+
+@pytest.mark.parametrize("encoder", ["efficientnet_lite0", ""])
+def test_projections_start_where_they_reproduce_the_features_of_the_weights(
+    homes: Path, tmp_path: Path, shown_weights: Path, encoder: str
+) -> None:
+    fitted = learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).model
+    before, _ = load_network(shown_weights)
+    colors = torch.from_numpy(EmbodiedScanDataset(homes, "train")[0].load_view(0).color)[None]
+    assert isinstance(fitted, PerceptionNetwork)
+    with torch.no_grad():
+        for level, (now, then) in enumerate(
+            zip(fitted.eval().encode_images(colors), before.encode_images(colors), strict=True)
+        ):
+            off = float((now - then).square().mean() / then.var())
+            assert off < 0.5, f"level {level}: {off}"
+    # the next stage goes on from what was learned, with the same cached features
+    path = tmp_path / "learned.safetensors"
+    with torch.no_grad():
+        assert fitted.image_projection is not None
+        fitted.image_projection[0].bias.fill_(3.0)
+    save_network(path, fitted, learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).classes)
+    onwards = learned_projections(homes, tmp_path / "a", path, learn="all", encoder=encoder)
+    assert (onwards.model.image_projection[0].bias == 3.0).all()  # type: ignore[index, union-attr]
+    assert onwards.model.image_projection[0].bias.requires_grad  # type: ignore[index, union-attr]
+    assert not onwards.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
+    again = learned_projections(homes, tmp_path / "a", path, encoder=encoder)
+    caches = [task.samples.sources[0].cache for task in (onwards, again)]  # type: ignore[attr-defined]
+    assert caches[0].paths(0)[1] == caches[1].paths(0)[1]
+
+
+@pytest.mark.parametrize(("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder")])
+def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
+    homes: Path, tmp_path: Path, shown_weights: Path, variant: int, named: str
+) -> None:
+    cache = learned_projections(homes, tmp_path, shown_weights, pictures="1").samples.sources[0].cache  # type: ignore[attr-defined]
+    scene = cache[0]
+    wanted, other = (cache._features_path(0, v) for v in (variant, 1 - variant))
+    if named == "variant":
+        wanted.write_bytes(other.read_bytes())
+    else:
+        cache.preparation = dataclasses.replace(cache.preparation, image_encoder="0" * 64)
+        cache._features_path(0, 0).write_bytes(wanted.read_bytes())
+        wanted = cache._features_path(0, 0)
+        cache._features_path(0, 1).write_bytes(other.read_bytes())
+    with pytest.raises(DatasetError, match=rf"{wanted.name} has image features of {named} .*reads {named}.*delete"):
+        _ = cache[0] if variant == 0 else cache.randomised_features(scene, variant)
+
+
+def test_a_training_says_what_room_its_image_features_need(
+    homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # two views and two variants: four levels of numbers of two bytes
+    needed = 2 * 2 * 2 * (56 * 72 * 24 + 28 * 36 * 40 + 14 * 18 * 112 + 7 * 9 * 320)
+    free = needed - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, free))  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match=rf"need {needed / 1e9:.2f} GB in .*--set cache=FOLDER"):
+        learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
+    free = needed
+    learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
+
+
+def test_a_share_of_the_views_is_blind() -> None:
+    levels = tuple(torch.rand(400, 2, 3, c) + 1.0 for c in (4, 5))
+    blind = _blinded(tuple(level.clone() for level in levels), 0.3, np.random.default_rng(0))
+    for level, other in zip(levels, blind, strict=True):
+        zero = (other == 0).flatten(1).all(1)
+        changed = (other != level).flatten(1).any(1)
+        assert 30 < int(zero.sum()) < 90
+        assert 90 < int(changed.sum()) < 150
+        mixed = changed & ~zero
+        torch.testing.assert_close(other[mixed].sum((1, 2)), level[mixed].sum((1, 2)))  # the same cells
+    assert all(torch.equal(a, b) for a, b in zip(_blinded(levels, 0.0, np.random.default_rng(0)), levels, strict=True))
+
+
 def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown option 'speed'"):
         TrainingRun.of({"speed": "fast"})
@@ -610,8 +735,24 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"balance": "inf"})
     with pytest.raises(ValueError, match=r"absent_share must lie in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
-    with pytest.raises(ValueError, match=r"learn must be one of all, occupancy, grounding, got 'detection'"):
+    with pytest.raises(
+        ValueError, match=r"learn must be one of all, occupancy, grounding, projections, got 'detection'"
+    ):
         TrainingRun.of({"learn": "detection"})
+    with pytest.raises(ValueError, match=r"encoder must be one of .*efficientnet_lite0.*, got 'lite9'"):
+        TrainingRun.of({"encoder": "lite9"})
+    with pytest.raises(ValueError, match=r"image_size must be HxW, got '224'"):
+        TrainingRun.of({"image_size": "224"})
+    with pytest.raises(ValueError, match=r"image size must be positive multiples of 32, got \(224, 300\)"):
+        build_task(request(homes, "detection", options={"image_size": "224x300"}))
+    with pytest.raises(ValueError, match=r"projections=learned needs a frozen encoder: images=imagenet, or a file"):
+        TrainingRun.of({"projections": "learned"})
+    with pytest.raises(ValueError, match=r"learn=projections needs projections=learned"):
+        TrainingRun.of({"learn": "projections", "images": "imagenet"})
+    learned = {"projections": "learned", "images": "imagenet"}
+    boxes = TrainingRun.of(learned, task="boxes", data=homes, weights=tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=r"task boxes trains no projections"):
+        build_task(boxes)
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))
     with pytest.raises(ValueError, match=r"learn=occupancy: a network of task detection has no occupancy"):

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ class Preparation:
     voxel_size_m: float = 0.02  # of the map
     views: int = 20  # at most this many, evenly spaced over the scan
     image_encoder: str = ""  # SHA-256 of the frozen encoder's weights; empty without image features
+    view_bytes: int = field(default=0, compare=False)  # of the image features of one view
     text_encoder: str = ""  # its name; empty without language
     pictures: int = 0  # number of further sets of image features, of randomised images
     prompts: tuple[str, ...] = ("vg",)  # names of the files of sentences, see :func:`sentences_of`
@@ -174,12 +176,28 @@ class SceneCache:
         key = self.preparation.key(scan.sample_idx, len(scan.images), "image_encoder")
         return self.folder / f"{key}.features{variant or ''}.safetensors"
 
+    def check_room(self) -> None:
+        """Raise ``OSError`` with the bytes that the missing image features need, where the disk has less room."""
+        p, needed = self.preparation, 0
+        for index in range(len(self) if p.image_encoder and p.view_bytes else 0):
+            missing = sum(not self._features_path(index, variant).exists() for variant in range(p.pictures + 1))
+            needed += missing * min(p.views, len(self.dataset[index].images)) * p.view_bytes
+        there = next(parent for parent in (self.folder, *self.folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(there).free
+        if needed > free:
+            raise OSError(
+                f"the image features of {len(self)} scenes need {needed / 1e9:.2f} GB in {self.folder}, where "
+                f"{free / 1e9:.2f} GB are free: free some, name another folder by --set cache=FOLDER, or use fewer "
+                "--set pictures"
+            )
+
     def __getitem__(self, index: int) -> PreparedScene:
-        """Scene ``index``, read from the disk if it exists. Raises :class:`DatasetError` naming a corrupt file."""
+        """Scene ``index``, read from the disk if it exists. Raises :class:`DatasetError` naming a corrupt file, and
+        one with image features of another encoder or variant."""
         self.prepare(index)
         path, features = self.paths(index)
         try:
-            return _read(path, features)
+            return _read(path, features, self.preparation.image_encoder)
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
 
@@ -207,14 +225,14 @@ class SceneCache:
             views = [self._inference.view(p) for p in _randomised(scan.sample_idx, posed, variant)]
             levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
             with atomic_path(target) as temporary:
-                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
+                made = {"encoder": self.preparation.image_encoder, "variant": str(variant)}
+                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size), **made})
 
     def randomised_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
         """:attr:`PreparedScene.features` of the scene's images in randomisation ``variant`` (from 1)."""
         index = self.dataset.position(scene.name)
         self.prepare(index)
-        with safe_open(str(self._features_path(index, variant)), "pt") as file:
-            return tuple(file.get_tensor(name) for name in sorted(file.keys()))
+        return _read_features(self._features_path(index, variant), self.preparation.image_encoder, variant)[0]
 
     def _make(
         self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
@@ -353,13 +371,26 @@ def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequenc
     ]
 
 
-def _read(path: Path, features: Path | None) -> PreparedScene:
+def _read_features(path: Path, encoder: str, variant: int) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
+    """Image features of a scene, and the (h, w) of their images. Raises :class:`DatasetError` where another encoder or
+    variant made them; files of older versions do not say."""
+    with safe_open(str(path), "pt") as file:
+        meta = file.metadata()
+        for name, wanted in (("encoder", encoder), ("variant", str(variant))):
+            if meta.get(name, wanted) != wanted:
+                raise DatasetError(
+                    f"{path} has image features of {name} {meta[name]:.12}, this training reads {name} {wanted:.12}: "
+                    "delete the file, or name another folder by --set cache=FOLDER"
+                )
+        h, w = json.loads(meta["image_size"])
+        return tuple(file.get_tensor(name) for name in sorted(file.keys())), (int(h), int(w))
+
+
+def _read(path: Path, features: Path | None, encoder: str) -> PreparedScene:
     levels: tuple[torch.Tensor, ...] = ()
     size = None
     if features is not None:
-        with safe_open(str(features), "pt") as file:
-            levels = tuple(file.get_tensor(name) for name in sorted(file.keys()))
-            size = json.loads(file.metadata()["image_size"])
+        levels, size = _read_features(features, encoder, 0)
     with safe_open(str(path), "pt") as file:
         meta = json.loads(file.metadata()["scene"])
         names = set(file.keys())

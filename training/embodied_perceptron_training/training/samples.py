@@ -99,6 +99,8 @@ class WindowSpec:
             trained too sees new ones each time.
         random_views: draw this many of a scene's views for each sample, before ``choice``; 0 = all.
         flip_images: in a mirrored world images are mirrored too, where samples have them.
+        blind_views: share of the views whose image features are zero or in random order, so that geometry alone still
+            suffices.
     """
 
     window_m: float = WINDOW_M
@@ -117,6 +119,7 @@ class WindowSpec:
     # not in the repr, which is part of the key of kept windows (SceneSource.name): none of those uses them
     flip_images: bool = field(default=False, repr=False)
     random_views: int = field(default=0, repr=False)
+    blind_views: float = field(default=0.0, repr=False)
 
 
 class SampleMaker:
@@ -187,6 +190,7 @@ class SampleMaker:
         if occupied:
             occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
         features = () if shares else tuple(level[shown] for level in self._features(scene, rng))
+        features = _blinded(features, spec.blind_views, rng)
         depth_mm = scene.depth_mm[[] if shares else shown].to(torch.int32)
         colors = self._pictures(scene, shown, rng) if self._colors and not shares else None
         if spec.flip_images and motion.mirrored and colors is not None:
@@ -409,6 +413,19 @@ class SceneSource:
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
         raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
+
+
+def _blinded(features: tuple[Tensor, ...], share: float, rng: np.random.Generator) -> tuple[Tensor, ...]:
+    """(V, h, w, C) features, changed in place: a ``share`` of the views is zero, or has its cells in random order."""
+    for view in range(len(features[0]) if features and share else 0):
+        if rng.random() >= share:
+            continue
+        zero = rng.random() < 0.5
+        for level in features:  # indexing has copied them
+            cells = level[view].flatten(0, 1)
+            order = torch.from_numpy(rng.permutation(len(cells)))
+            level[view] = 0.0 if zero else cells[order].view_as(level[view])
+    return features
 
 
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:

@@ -167,8 +167,14 @@ class ScenePass:
 
 
 def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
-    """The sample's views with its own features, or with those that the encoder computes from its images."""
-    features = sample.features
+    """The sample's views with its own features, or with those that the encoder computes from its images. Features of
+    the encoder itself are projected here, so that the projections learn."""
+    features, project = sample.features, network.image_projection
+    if features and project is not None and features[0].shape[-1] != network.image_channels[0]:
+        features = tuple(
+            nn.functional.linear(level.float(), conv.weight.flatten(1), conv.bias)
+            for level, conv in zip(features, project, strict=True)
+        )
     if sample.colors is not None:
         maps = network.encode_images(sample.colors, sample.image_size)
         features = tuple(m.permute(0, 2, 3, 1) for m in maps)

@@ -28,6 +28,7 @@ from embodied_perceptron.config import config_from_dict
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.nn.image_encoder import check_size
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
@@ -48,10 +49,13 @@ from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteNoise
 from embodied_perceptron_training.training.images import (
+    IMAGE_PREFIXES,
     ImageTask,
     check_packaged_images,
+    fit_projections,
     load_images,
     start_images,
+    views_for_projections,
 )
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -75,6 +79,7 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
 _EVERY_VIEW = 1_000_000
+_BLIND_VIEWS = 0.1  # while projections of image features are trained
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
     """``train --task boxes``: train the refinement head alone. Raises as :func:`build_task`."""
     if run.network.weights is None:
         raise ValueError("task boxes needs --weights: the network whose boxes are refined")
+    if run.network.projections == "learned":
+        raise ValueError("task boxes trains no projections of images: leave out --set projections=learned")
     torch.manual_seed(run.seed)
     network, classes, extra = with_refinement_head(run.network.weights)
 
@@ -230,7 +237,41 @@ class HeadAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-_STRATEGIES = {"all": WholeNetwork, "occupancy": HeadAlone, "grounding": HeadAlone}
+class ProjectionsAlone(WholeNetwork):
+    """Train what reads the images (``learn=projections``): the projections of the frozen encoder, and the layers that
+    join them with geometry, over a frozen network. Configuration, but for the encoder, and classes are those of the
+    weights file to start from.
+    """
+
+    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
+        super().__init__(config, run)
+        self.objectives = {name: one for name, one in self.objectives.items() if name != "grounding"}
+        self.sentences = False
+
+    def freeze(self, network: PerceptionNetwork) -> None:
+        """Freeze everything but these layers."""
+        network.requires_grad_(False)
+        readers = (
+            network.image_projection,
+            None if network.detection is None else network.detection.neck.lateral,
+            None if network.occupancy is None else network.occupancy.project,
+        )
+        for part in readers:
+            if part is not None:
+                part.requires_grad_(True)
+
+    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
+        """A training pass; batch statistics do not change."""
+        network.eval()
+        return ScenePass(network, batch, self._min_points)
+
+
+_STRATEGIES = {
+    "all": WholeNetwork,
+    "projections": ProjectionsAlone,
+    "occupancy": HeadAlone,
+    "grounding": HeadAlone,
+}
 
 
 class SceneTask:
@@ -247,11 +288,12 @@ class SceneTask:
         train = training_data(run)
         choice, weights = run.network, run.network.weights
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val", run.data.val_sources)
-        stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
+        stays = read_network(weights) if choice.learn in (*_HEADS, "projections") and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = shape(task_config(run, len(self.classes)))
         if stays is not None:
-            self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
+            part = "image" if choice.learn == "projections" else choice.learn
+            self.config = config = dataclasses.replace(stays[0].config, **{part: getattr(config, part)})
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
@@ -259,19 +301,30 @@ class SceneTask:
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
         if choice.images == "imagenet":  # replaces the encoder of the weights to start from
-            images = copy.deepcopy(network.state_dict())
+            images = dict(copy.deepcopy(network.state_dict()))
         elif choice.images:
-            images = load_checkpoint(choice.images).state
+            images = dict(load_checkpoint(choice.images).state)
         self.learning = _STRATEGIES[choice.learn](config, run)
+        learned = choice.projections == "learned"
+        other_encoder = False
         if weights is not None:
-            load_into(network, self.learning.start_state(network, weights), str(weights))
+            state = self.learning.start_state(network, weights)
+            other_encoder = images is not None and not _have_one_encoder(images, state)
+            if other_encoder:
+                own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
+                state = {k: v for k, v in state.items() if not k.startswith(IMAGE_PREFIXES)} | own
+            load_into(network, state, str(weights))
         if images is not None:
+            if learned and weights is not None and not other_encoder:  # learned before
+                images |= {k: v for k, v in network.state_dict().items() if k.startswith("image_projection.")}
             load_images(network, images)
+        if other_encoder and learned and weights is not None:
+            fit_projections(network, read_network(weights)[0], views_for_projections(train))
         if choice.pretrained not in ("", "random"):
             start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
-            for part in (network.image_encoder, network.image_projection):
+            for part in (network.image_encoder, None if learned else network.image_projection):
                 if part is not None:
                     part.requires_grad_(False)
         self.learning.freeze(network)
@@ -311,6 +364,7 @@ class SceneTask:
             random_views=self._views if run.samples.random_views == "on" else 0,
             flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
+            blind_views=_BLIND_VIEWS if run.network.projections == "learned" else 0.0,
             absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.samples.sentence_share,
             occupancy_share=self.learning.occupancy_share,
@@ -409,10 +463,20 @@ def scene_source(
     """Cache and sample maker of a split, for a network whose image encoder is frozen unless ``end_to_end``."""
     config = network.config
     predictor, digest = None, ""
+    view_bytes = 0
     if config.uses_images and not end_to_end:
         occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
-        predictor = Predictor(copy.deepcopy(network), classes, occupied)
-        digest = image_digest(network)
+        shown = copy.deepcopy(network)
+        channels = shown.image_channels
+        if run.network.projections == "learned" and shown.image_encoder is not None:
+            shown.image_projection, channels = None, shown.image_encoder.out_channels
+        predictor = Predictor(shown, classes, occupied)
+        digest = image_digest(shown)
+        assert shown.image_encoder is not None
+        h, w = config.image.size
+        view_bytes = sum(
+            2 * c * (h // s) * (w // s) for c, s in zip(channels, shown.image_encoder.strides, strict=True)
+        )
     text, name = None, ""
     if config.grounding is not None and spec.sentences:
         name = config.grounding.text_encoder
@@ -420,9 +484,15 @@ def scene_source(
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
     prompts = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
     preparation = Preparation(
-        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=prompts
+        views=views,
+        image_encoder=digest,
+        view_bytes=view_bytes,
+        text_encoder=name,
+        pictures=spec.pictures,
+        prompts=prompts,
     )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
+    cache.check_room()
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 
 
@@ -438,6 +508,12 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
         name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
         spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
         config = dataclasses.replace(config, grounding=spoken)
+    if run.network.encoder:
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, encoder=run.network.encoder))
+    if run.network.image_size:
+        h, w = map(int, run.network.image_size.split("x"))
+        check_size((h, w))
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, size=(h, w)))
     config = dataclasses.replace(config, refined=run.network.refined == "on")
     config = compared(config, run.network.variant)
     if run.network.presence == "on":
@@ -457,6 +533,15 @@ def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
         return config
     head = config_from_dict(RefinementConfig, stored["second_look"], f"{weights}: second_look")
     return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=head))
+
+
+def _have_one_encoder(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two states have the same image encoder, up to the half precision of files."""
+    pairs = [(value, b.get(name)) for name, value in a.items() if name.startswith("image_encoder.")]
+    return all(
+        y is not None and x.shape == y.shape and torch.allclose(x.float(), y.float(), rtol=2e-3, atol=1e-4)
+        for x, y in pairs
+    )
 
 
 def image_digest(network: PerceptionNetwork) -> str:

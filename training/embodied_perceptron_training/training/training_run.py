@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
@@ -111,8 +113,14 @@ class NetworkChoice:
         presence: ``on``: an additional detection output, whether there is any object, trained on named and unnamed
             objects. Missing in the weights to start from, it starts from random values.
         learn: ``all``; or train one part over a frozen network: the decoder of ``grounding``, which sees its inputs as
-            at inference and may have many ``sentences``, or that of ``occupancy``. A decoder that differs from the
-            weights' starts from random values. Classes are those of the weights.
+            at inference and may have many ``sentences``, that of ``occupancy``, or what reads the images
+            (``projections``): the projections of the frozen encoder and the layers that join them with geometry. A
+            decoder that differs from the weights' starts from random values. Classes are those of the weights.
+        encoder: an image encoder with packaged weights in place of the preset's; empty = the preset's.
+        image_size: HxW of its input, multiples of 32; empty = the preset's.
+        projections: ``frozen``; or ``learned``: with ``images``, the encoder's own features are cached, and their
+            projections are trained. Where the weights to start from have another encoder, they start where they
+            reproduce its features.
     """
 
     preset: str = field(default="tiny", metadata=_request())
@@ -125,14 +133,25 @@ class NetworkChoice:
     text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
+    encoder: str = field(default="", metadata=_option())
+    image_size: str = field(default="", metadata=_option())
+    projections: str = field(default="frozen", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "variant", get_args(Variant))
+        _check_choice(self, "encoder", ("", *PACKAGED_WEIGHTS))
+        _check_choice(self, "projections", ("frozen", "learned"))
+        if self.image_size and not re.fullmatch(r"[1-9]\d{0,3}x[1-9]\d{0,3}", self.image_size):
+            raise ValueError(f"option image_size must be HxW, got {self.image_size!r}")
+        if self.learn == "projections" and self.projections != "learned":
+            raise ValueError("option learn=projections needs projections=learned")
+        if self.projections == "learned" and not self.images:
+            raise ValueError("option projections=learned needs a frozen encoder: images=imagenet, or a file")
         _check_choice(self, "presence", ("off", "on"))
         _check_choice(self, "refined", ("off", "on"))
         if self.pretrained and self.images:
             raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
-        _check_choice(self, "learn", ("all", "occupancy", "grounding"))
+        _check_choice(self, "learn", ("all", "occupancy", "grounding", "projections"))
 
 
 @dataclass(frozen=True)
