@@ -6,6 +6,7 @@ import bz2
 import dataclasses
 import gc
 import random
+import re
 import struct
 import tempfile
 import tracemalloc
@@ -126,6 +127,16 @@ def test_frames_and_interpolated_poses(tmp_path: Path, storage: StoragePlugin, o
             np.testing.assert_allclose(posed.frame.depth_m, depth / 1000.0, atol=1e-6)
             np.testing.assert_allclose(posed.T_world_camera, base_pose(i) @ MOUNT, atol=1e-6)
             assert posed.frame.intrinsics == INTRINSICS
+
+
+def test_counts_of_messages_that_are_none_are_named(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    metadata = path / "metadata.yaml"
+    whole = metadata.read_text()
+    for count in ("NaN", "-1", "[]", ".inf"):
+        metadata.write_text(re.sub(r"(- message_count: )\d+", rf"\g<1>{count}", whole, count=1))
+        with pytest.raises(RecordingError, match=r"the number of messages on /.* must be a whole number"):
+            open_recording(path)
 
 
 def test_another_world_frame(tmp_path: Path) -> None:

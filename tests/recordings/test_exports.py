@@ -228,10 +228,10 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
         ("Record3D", lambda f: edit_json(f / "metadata.json", w=1e400), "w must be a whole number .* got inf"),
         (
             "Record3D",
-            lambda f: edit_json(f / "metadata.json", h=10**299),
+            lambda f: edit_json(f / "metadata.json", h=10**400),
             "h must be .* got a number of",
         ),
-        ("Record3D", lambda f: edit_json(f / "metadata.json", h=10**400), "a whole number of 401 digits"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("9" * 5000), "metadata.json: .*4300 digits"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", fps=1e400), "fps must be a finite number"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", frameTimestamps=[1e400]), "frameTimestamps.* got inf"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", frameTimestamps=[0, 1e300]), "frame 1: time must be"),
@@ -245,7 +245,7 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
         (
             "Polycam",
             lambda f: edit_json(keyframe(f), fx=10**400),
-            "a whole number of 401 digits",
+            "fx must be a finite number, got a number of",
         ),
         ("Polycam", lambda f: edit_json(keyframe(f), fx=[]), "fx must be a finite number"),
         ("ARKitScenes", lambda f: pincam(f).write_text("inf 120 130 130 79.5 59.5"), "width must be .* got inf"),

@@ -18,6 +18,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
+from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
@@ -314,6 +315,11 @@ class BagRecording:
             fault = f"{self._path} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
+            with LeftOut().record(self._path, self._path):  # metadata.yaml may hold any value
+                for connection in reader.connections:
+                    checked.text(connection.topic, "the name of a topic")
+                    checked.text(connection.msgtype, f"the type of {connection.topic}")
+                    checked.whole(connection.msgcount, f"the number of messages on {connection.topic}", 0, 2**62)
             yield reader
         finally:
             reader.close()

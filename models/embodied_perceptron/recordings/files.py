@@ -11,13 +11,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from embodied_perceptron.recordings.recording import RecordingError
+from embodied_perceptron.recordings.recording import ImageT, RecordingError
 
-ImageT = TypeVar("ImageT")
 MAX_IMAGE_BYTES = 2**28
-_MOST_DIGITS = 300  # of a whole number; larger ones are no float
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -139,21 +137,15 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def parse_json(data: bytes, where: str | Path) -> Any:
-    """Parse JSON of bounded whole numbers. Raises :class:`RecordingError` with ``where``."""
+    """Parse JSON. Raises :class:`RecordingError` with ``where``."""
     try:
-        return json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+        return json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"{where}: {error}") from error
 
 
-def _whole_number(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a whole number of {len(digits)} digits ({digits:.10}...), at most {_MOST_DIGITS} are read")
-    return int(digits)
-
-
 def read_json(path: Path, max_bytes: int) -> Any:
-    """Read JSON like :func:`read_text` and :func:`parse_json`."""
+    """Read a JSON file. Raises :class:`RecordingError` with the file."""
     return parse_json(read_text(path, max_bytes).encode(), path)
 
 
