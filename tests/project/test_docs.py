@@ -208,11 +208,10 @@ def test_pages_are_short():
 
 def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():
     pytest.importorskip("tf2_msgs", reason="the node's messages, which make setup builds")
-    from embodied_perceptron.sensors.depth_consistency import INCONSISTENT_DEPTH
     from embodied_perceptron.sensors.synchronizer import DropReason
     from embodied_perceptron_ros.node.inputs import OVERLOAD, TOOK_TOO_LONG
 
-    known = {v for k, v in vars(DropReason).items() if k.isupper()} | {OVERLOAD, TOOK_TOO_LONG, INCONSISTENT_DEPTH}
+    known = {v for k, v in vars(DropReason).items() if k.isupper()} | {OVERLOAD, TOOK_TOO_LONG}
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     named = [
         reason for cell in re.findall(r"dropped ((?:`\w+`(?:, )?)+)", page) for reason in re.findall(r"`(\w+)`", cell)
