@@ -221,6 +221,24 @@ def _plain(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.replace("<", "&lt;").split("\n\n"))
 
 
+def paper_page() -> str:
+    """Published settings, and those of ``--preset paper``."""
+    from embodied_perceptron_training.training.description import describe, setting
+    from embodied_perceptron_training.training.paper import PUBLISHED
+    from embodied_perceptron_training.training.training_run import TrainingRun
+
+    parts = ["# Settings of the paper", "Source: section or table of EmbodiedScan (CVPR 2024), or its released code."]
+    for task in dict.fromkeys(task for row in PUBLISHED for task in row.values):
+        run = describe(TrainingRun.of({}, task=task, preset="paper"))
+        rows = [
+            (f"`{r.setting}`", r.source, _yaml(r.values[task]), _yaml(setting(run, r.setting)), r.why)
+            for r in PUBLISHED
+            if task in r.values
+        ]
+        parts += [f"## {task}", table(("setting", "source", "paper", "here", "reason for a difference"), rows)]
+    return "\n\n".join(parts)
+
+
 SECURITY = "SECURITY.md"
 CARD = "models/embodied_perceptron/weights/tiny.md"
 
@@ -231,6 +249,7 @@ PAGES = {
     "reference/messages.md": messages_page,
     "reference/launch.md": launch_page,
     "reference/commands.md": commands_page,
+    "reference/paper.md": paper_page,
 }
 
 

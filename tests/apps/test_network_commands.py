@@ -1,4 +1,4 @@
-"""``model`` and ``import-official``."""
+"""``model`` and ``weights convert``."""
 
 from __future__ import annotations
 
@@ -112,13 +112,15 @@ def test_a_released_state_fits_the_released_network(task: str) -> None:
 
 @pytest.mark.golden
 @pytest.mark.slow
-def test_import_from_a_file(tmp_path: Path, app: typer.Typer) -> None:
+@pytest.mark.parametrize(("task", "keep"), [("detection", 100_000), ("continuous-detection", 20_000)])
+def test_a_released_file_becomes_weights(tmp_path: Path, app: typer.Typer, task: str, keep: int) -> None:
     shapes = load_json("state_dict_detection")
     state = {k: torch.tensor(0.25).expand(s) for k, s in shapes.items()}  # one number on disk each
     state["data_preprocessor.mean"] = torch.ones(3)
     torch.save({"state_dict": state, "meta": {"epoch": 12}}, tmp_path / "released.pth")
     out = tmp_path / "w.safetensors"
-    arguments = ["dev", "import-official", str(tmp_path / "released.pth"), "--task", "detection", "--out", str(out)]
+    release = ["--from-release", str(tmp_path / "released.pth")]
+    arguments = ["weights", "convert", *release, "--task", task, "--out", str(out)]
     result = CliRunner().invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
     assert "1 keys of released.pth were not used" in result.output
@@ -126,6 +128,8 @@ def test_import_from_a_file(tmp_path: Path, app: typer.Typer) -> None:
     network, classes = load_network(out)
     assert classes == DETECTION_CLASSES
     assert network.config.official
+    assert network.config.detection is not None
+    assert network.config.detection.keep == keep  # of the released configuration
     assert all(bool((p == 0.25).all()) for p in network.parameters())
 
 
@@ -139,12 +143,18 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path, app: typer.Ty
         ("grounding.pth", "no key of this state dict belongs to a detection model"),
         ("part.pth", "detection.classify.bias is (1, 18), the network has (1, 284)"),
     ):
-        arguments = ["dev", "import-official", str(tmp_path / name), "--task", "detection", "--out", str(out)]
+        release = ["--from-release", str(tmp_path / name)]
+        arguments = ["weights", "convert", *release, "--task", "detection", "--out", str(out)]
         result = CliRunner().invoke(app, arguments, env=WIDE)
         assert result.exit_code == 2
         assert words in result.output
         assert not out.exists()
-    assert CliRunner().invoke(app, ["dev", "import-official", "nowhere.pth", "--task", "detection"]).exit_code == 2
+    assert (
+        CliRunner()
+        .invoke(app, ["weights", "convert", "--from-release", "nowhere.pth", "--task", "detection"])
+        .exit_code
+        == 2
+    )
 
 
 def test_lists_are_printed_as_json(app: typer.Typer) -> None:

@@ -124,13 +124,6 @@ def test_points_in_boxes_in_chunks_and_empty() -> None:
         bx.points_in_boxes(torch.zeros(4, 2), boxes)
 
 
-def test_box_from_points_returns_the_upright_box_of_its_corners() -> None:
-    box = torch.tensor([[1.0, -2.0, 0.5, 0.8, 1.6, 1.0, 0.7, 0.0, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(bx.box_from_points(bx.corners(box)[0], 0.7), box[0])
-    with pytest.raises(ValueError, match="P > 0"):
-        bx.box_from_points(torch.zeros(0, 3), 0.0)
-
-
 # ------------------------------------------------------------------------------------------------------------- moving
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from support.small_networks import hash_lookup, sentence, small_config, small_network, small_scene, viewer
@@ -11,16 +9,16 @@ from support.small_networks import hash_lookup, sentence, small_config, small_ne
 from embodied_perceptron.nn.baselines import ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, compared
+from embodied_perceptron.nn.presets import NetworkConfig, compared, network_config
 
 
 def config_of(variant: str, preset: str = "tiny") -> NetworkConfig:
-    modality = {"imvoxelnet": "rgb", "minkunet": "rgbd", "no-fpn": "rgbd"}.get(variant, "depth")
+    modality = {"imvoxelnet": "rgb", "minkunet": "rgbd"}.get(variant, "depth")
     return compared(small_config("detection", modality, preset), variant)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "paper"])
-@pytest.mark.parametrize("variant", ["votenet", "imvoxelnet", "fcaf3d-angles", "minkunet", "no-fpn"])
+@pytest.mark.parametrize("variant", ["votenet", "imvoxelnet", "fcaf3d", "minkunet"])
 def test_a_detector_answers_and_learns_everywhere(variant: str, preset: str) -> None:
     config = config_of(variant, preset)
     network = small_network(config).train()
@@ -116,4 +114,33 @@ def test_variants_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match="butd-detr needs grounding of detected objects"):
         compared(voxels, "butd-detr")
     assert compared(depth, "ours") == depth
-    assert dataclasses.asdict(compared(depth, "no-fpn"))["detection"]["neck"] == "levels"
+    with pytest.raises(ValueError, match="no-fpn needs occupancy with an image pyramid"):
+        compared(depth, "no-fpn")
+
+
+@pytest.mark.parametrize("variant", ["votenet", "fcaf3d", "imvoxelnet"])
+def test_baselines_predict_euler_angles(variant: str) -> None:
+    """Appendix A.2: each starts with an L1 loss on the cosines of Euler angles."""
+    detection = config_of(variant, "paper").detection
+    assert detection is not None
+    assert detection.rotation == "euler"
+
+
+@pytest.mark.parametrize(
+    ("modality", "variant", "width"),
+    # Table 12: 512 channels of the last level, 256 of the images at the cells; MinkUNet reads its first level's 64
+    [("rgbd", "ours", 768), ("painting", "ours", 512), ("rgbd", "no-fpn", 768), ("rgbd", "minkunet", 320)],
+)
+def test_dense_fusion_of_the_paper(modality: str, variant: str, width: int) -> None:
+    config = compared(network_config("paper", "occupancy", modality), variant)  # type: ignore[arg-type]
+    assert config.occupancy is not None
+    cell_m = config.backbone.strides[config.occupancy_level()] * config.voxel_size_m
+    assert cell_m == pytest.approx(0.16)
+    with torch.device("meta"):
+        network = PerceptionNetwork(config)
+    assert network.occupancy is not None
+    assert network.occupancy.pyramid.down[0].conv1.in_channels == 768
+    project = network.occupancy.project
+    assert (project.in_features if isinstance(project, torch.nn.Linear) else 768) == width
+    assert (type(network.image_encoder).__name__ == "PyramidEncoder") == (variant != "no-fpn")
+    assert network.backbone.config.in_channels == (3 + 256 if modality == "painting" else 3)

@@ -13,7 +13,6 @@ from support.random_boxes import random_boxes
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import (
-    box_iou,
     euler_to_matrix,
     matrix_to_euler,
     matrix_to_sixd,
@@ -30,7 +29,6 @@ from embodied_perceptron.nn.detection import (
     _candidates,
     _joint_outputs,
     _suppressed,
-    boxes_from_faces,
     decode_detections,
     decode_faces,
     decode_offsets,
@@ -52,36 +50,6 @@ from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders
-
-
-def test_moebius_by_hand() -> None:
-    """w + l = 3 and w / l = 2 at yaw 30 degrees; the point sits 0.5 off the centre along x and 0.25 along z."""
-    yaw = math.radians(30)
-    coded = math.log(2) * torch.tensor([[math.sin(2 * yaw), math.cos(2 * yaw)]])
-    faces = torch.tensor([[0.5, 1.5, 0.5, 0.5, 0.25, 0.75]])
-    box = boxes_from_faces(torch.tensor([[1.0, 2.0, 3.0]]), faces, coded)
-    expected = torch.tensor([[1.5, 2.0, 3.25, 1.0, 2.0, 1.0, yaw, 0.0, 0.0]])
-    torch.testing.assert_close(box, expected)
-
-
-def test_moebius_does_not_tell_swapped_sides_from_a_quarter_turn() -> None:
-    """Two descriptions of one box: one code. And a cube has no yaw to learn."""
-    point, faces = torch.zeros(1, 3), torch.tensor([[1.0, 1.0, 0.5, 0.5, 0.5, 0.5]])
-
-    def box(yaw: float, ratio: float) -> Tensor:
-        return boxes_from_faces(point, faces, math.log(ratio) * torch.tensor([[math.sin(2 * yaw), math.cos(2 * yaw)]]))
-
-    for yaw in (0.1, 0.7, 1.5):
-        a, b = box(yaw, 2.0), box(yaw + math.pi / 2, 0.5)
-        assert float(box_iou(a, b)) == pytest.approx(1.0, abs=1e-5)
-    cube = boxes_from_faces(point, torch.full((1, 6), 0.5), torch.zeros(1, 2))
-    torch.testing.assert_close(cube, torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]]))
-
-
-def test_moebius_gradient_is_finite_at_a_cube() -> None:
-    coded = torch.zeros(1, 2, requires_grad=True)
-    boxes_from_faces(torch.zeros(1, 3), torch.full((1, 6), 0.5), coded).sum().backward()
-    assert bool(torch.isfinite(coded.grad).all())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [9, 12])

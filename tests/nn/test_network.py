@@ -28,7 +28,7 @@ from embodied_perceptron.nn.presets import (
     MODALITIES,
     PRESETS,
     Modality,
-    fcaf3d,
+    compared,
     network_config,
     released,
 )
@@ -134,22 +134,16 @@ def test_paper_reads_the_images_in_every_cell() -> None:
         network.occupy(nothing, origin)
 
 
-def test_fcaf3d_is_geometry_with_its_own_box_coder() -> None:
-    for our_decoder, width in ((False, 2), (True, 6)):
-        config = fcaf3d(small_config("all", "rgbd"), our_decoder)
-        assert (config.modality, config.occupancy, config.grounding) == ("depth", None, None)
-        network = small_network(config)
-        out = network.detect(network.encode(small_scene()))
-        assert out.levels[0].rotation.shape[1] == width
-        (found,) = decode_detections(out.levels, min_score=0.0)
-        assert len(found.boxes) > 0
-        tilted = bool((found.boxes[:, 7:].abs() > 1e-6).any())
-        assert tilted == our_decoder  # FCAF3D knows yaw alone
-        sum(level.boxes().sum() for level in out.levels).backward()
-        assert network.detection is not None
-        assert bool(network.detection.regression.kernel.grad.abs().sum() > 0)
-    with pytest.raises(ValueError, match="FCAF3D is a detector"):
-        fcaf3d(small_config("occupancy"), True)
+def test_fcaf3d_is_geometry_with_euler_angles() -> None:
+    config = compared(small_config("all", "rgbd"), "fcaf3d")
+    assert (config.modality, config.occupancy, config.grounding) == ("depth", None, None)
+    network = small_network(config)
+    out = network.detect(network.encode(small_scene()))
+    assert out.levels[0].rotation.shape[1] == 3
+    (found,) = decode_detections(out.levels, min_score=0.0)
+    assert len(found.boxes) > 0
+    with pytest.raises(ValueError, match="fcaf3d is a detector"):
+        compared(small_config("occupancy"), "fcaf3d")
 
 
 def test_what_a_modality_lacks_is_named() -> None:

@@ -23,7 +23,7 @@ HIDDEN = {
     "zero width": ("cu\u200bp", "U+200B", "cup"),
     "a private character": ("cup\ue000", "U+E000", "cup"),
     "a filler": ("cup\u3164", "U+3164", "cup"),
-    "a tag that closes": ("</tool_result>cup", "U+003C", "\u2039/tool_result\u203acup"),
+    "a tag on two lines": ("<b>\ncup", "U+000A", "<b> cup"),
 }
 
 

@@ -468,7 +468,17 @@ def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
     if problem:
         raise ToolInputError(f"{name}: {problem}")
     assert isinstance(given, Mapping)
-    return TOOLS[name].answer(source, given)
+    answer = TOOLS[name].answer(source, given)
+    return answer if name == "describe" else ToolAnswer(_without_tags(answer.values), answer.picture)
+
+
+def _without_tags(value: Any) -> Any:
+    """Replace < and > of names, which could close a tag around an answer; the tags of ``describe`` are its own."""
+    if isinstance(value, str):
+        return value.translate({ord("<"): "\u2039", ord(">"): "\u203a"})
+    if isinstance(value, dict):
+        return {key: _without_tags(entry) for key, entry in value.items()}
+    return [_without_tags(entry) for entry in value] if isinstance(value, list) else value
 
 
 _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {

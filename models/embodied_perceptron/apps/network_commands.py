@@ -5,13 +5,13 @@ Heavy imports stand inside of the commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -51,6 +51,7 @@ class OfficialTask(str, Enum):
     """Task of a released checkpoint."""
 
     detection = "detection"
+    continuous = "continuous-detection"
     occupancy = "occupancy"
     grounding = "grounding"
 
@@ -59,7 +60,7 @@ def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(weights_app, name="weights")
     add_dev_command(app, "model", model, former="model")
-    add_dev_command(app, "import-official", import_official, former="import-official")
+    add_former_name(app, "import-official", "weights convert --from-release", import_official)
     add_dev_command(app, "compile", compile_command, former="compile")
     add_dev_command(app, "bench", bench_command, former="bench")
     add_dev_command(app, "add-weights", add_weights)
@@ -90,21 +91,37 @@ def model(
         console.print(table)
 
 
+_RELEASE: dict[str, Any] = {"exists": True, "dir_okay": False, "help": "Released checkpoint (.pth)."}
+_ReleasedTask = Annotated[OfficialTask, typer.Option(help="Task: of the checkpoint.")]
+_ConvertedFile = Annotated[Path, out_file(help="File to write: weights (.safetensors).")]
+
+
 def import_official(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Released checkpoint (.pth).")],
-    task: Annotated[OfficialTask, typer.Option(help="Task: of the checkpoint.")],
-    out: Annotated[Path, out_file(help="File to write: weights (.safetensors).")],
+    file: Annotated[Path, typer.Argument(**_RELEASE)], task: _ReleasedTask, out: _ConvertedFile
 ) -> None:
-    """Convert a released EmbodiedScan checkpoint to a weights file of the paper preset. Runs no code of the file."""
+    """The former form of ``weights convert --from-release``."""
+    convert(file, task, out)
+
+
+@weights_app.command("convert")
+def convert(
+    file: Annotated[Path, typer.Option("--from-release", **_RELEASE)], task: _ReleasedTask, out: _ConvertedFile
+) -> None:
+    """Convert a released EmbodiedScan checkpoint to a weights file of the paper preset. Runs no code of the file, and
+    lists every tensor without a counterpart."""
     from embodied_perceptron.inference.loading import save_network
     from embodied_perceptron.nn.network import PerceptionNetwork
-    from embodied_perceptron.nn.presets import network_config, released
+    from embodied_perceptron.nn.presets import DetectionConfig, network_config, released
     from embodied_perceptron.weights.categories import DETECTION_CLASSES
     from embodied_perceptron.weights.checkpoint import CheckpointError, load_into, load_official, read_official_file
 
     try:
-        imported = load_official(read_official_file(file), task.value)
-        network = PerceptionNetwork(released(network_config("paper", task.value, num_classes=len(DETECTION_CLASSES))))
+        kind: Any = task.value.removeprefix("continuous-")
+        imported = load_official(read_official_file(file), kind)
+        config = released(network_config("paper", kind, num_classes=len(DETECTION_CLASSES)))
+        if task is OfficialTask.continuous:
+            config = dataclasses.replace(config, detection=DetectionConfig(keep=20_000))
+        network = PerceptionNetwork(config)
         load_into(network, imported.state, str(file))
         out.parent.mkdir(parents=True, exist_ok=True)
         save_network(out, network, DETECTION_CLASSES, {"imported_from": file.name}, half=False)
@@ -131,7 +148,7 @@ def list_weights(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
             damaged.append(str(error))
         table.add_row(name, entry.preset, f"{entry.bytes / 2**20:.2f}", entry.card or "-", entry.sha256[:16])
     if as_json:
-        typer.echo(json.dumps({name: asdict(entry) for name, entry in shipped().items()}, indent=1))
+        typer.echo(json.dumps({name: dataclasses.asdict(entry) for name, entry in shipped().items()}, indent=1))
     else:
         Console().print(table)
     if damaged:

@@ -170,23 +170,6 @@ def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tens
     return inside
 
 
-def box_from_points(points: Tensor, yaw: float) -> Tensor:
-    """(P, 3) points -> (9,) the tightest upright box of the given ``yaw`` (alpha).
-
-    Raises ``ValueError`` when there is no point.
-    """
-    if points.ndim != 2 or points.shape[1] != 3 or points.shape[0] == 0:
-        raise ValueError(f"points must have shape (P, 3) with P > 0, got {tuple(points.shape)}")
-    R = euler_to_matrix(torch.tensor([yaw, 0.0, 0.0], dtype=points.dtype, device=points.device))
-    local = points @ R
-    low, high = local.amin(0), local.amax(0)
-    return torch.cat([R @ (0.5 * (low + high)), high - low, points.new_tensor([yaw, 0.0, 0.0])])
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# moving boxes
-
-
 def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Tensor:
     """Move (N, 9) boxes by the rigid (4, 4) ``T``: ``T_a_b`` maps boxes from frame b to frame a.
 

@@ -270,11 +270,6 @@ class TopDownNeck(nn.Module):
             outputs.append(self.out[level](x))
         return outputs[::-1]
 
-    def of_level(self, x: SparseTensor, level: int) -> SparseTensor:
-        """Output of a level from its own features, without the pyramid."""
-        out: SparseTensor = self.out[level](self._project(x, level))
-        return out
-
     def _pruned_first(
         self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor, prefer: SiteMask | None
     ) -> SparseTensor:

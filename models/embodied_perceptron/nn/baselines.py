@@ -1,7 +1,6 @@
 """Baselines of the paper's tables: parts that replace one part of the network in a comparison.
 
 U-Net encoder     MinkUNet (Choy et al., CVPR 2019): every level reads the coarser ones before images are fused
-no pyramid        each level predicts from its own features alone
 votes             VoteNet (Qi et al., ICCV 2019): sites vote for the centre of their object, and boxes are predicted in
                   the cells that receive votes; the original samples and groups points instead
 ScanRefer         Chen et al., ECCV 2020: one score per detected object, from the object and the whole sentence
@@ -54,21 +53,6 @@ class UNetDecoder(nn.Module):
             joined = self.norm[i](self.join[i](skip.replace(torch.cat([skip.feats, refined.feats], dim=1))))
             found.insert(0, joined.replace(joined.feats.relu()))
         return found
-
-
-class LevelHead(DetectionHead):
-    """Detection without a top-down pathway; same arguments as :class:`DetectionHead`."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.neck.up = nn.ModuleList()
-
-    def forward(
-        self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None
-    ) -> tuple[list[DetectionLevel], list[SparseTensor]]:
-        """As :meth:`DetectionHead.forward`; nothing is pruned."""
-        features = [self.neck.of_level(x, i) for i, x in enumerate(levels)]
-        return [self._predict(i, x) for i, x in enumerate(features)], features
 
 
 class VotingHead(DetectionHead):

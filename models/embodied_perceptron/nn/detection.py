@@ -73,13 +73,11 @@ def faces_to_parts(points: Tensor, distances_m: Tensor, rotation: Tensor) -> tup
     Args:
         points: (..., 3) metres.
         distances_m: (..., 6) to the faces -x +x -y +y -z +z, not negative.
-        rotation: (..., 6) 6-D rotation, (..., 3) Euler angles, or (..., 2) FCAF3D's Moebius coding of yaw.
+        rotation: (..., 6) 6-D rotation or (..., 3) Euler angles.
 
     Returns:
         (..., 3) centres, (..., 3) sizes, (..., 3, 3) rotations.
     """
-    if rotation.shape[-1] == 2:
-        return _moebius_parts(points, distances_m, rotation)
     R = regression_rotation(rotation)
     return *_faces_to_extent(points, distances_m, R), R
 
@@ -87,23 +85,6 @@ def faces_to_parts(points: Tensor, distances_m: Tensor, rotation: Tensor) -> tup
 def boxes_from_faces(points: Tensor, distances_m: Tensor, rotation: Tensor) -> Tensor:
     """As :func:`faces_to_parts`, but (..., 9) boxes."""
     return make_boxes(*faces_to_parts(points, distances_m, rotation))
-
-
-def _moebius_parts(points: Tensor, distances_m: Tensor, coded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """FCAF3D (Rukhovich et al., ECCV 2022, section 3.4): yaw and the ratio of the sides, continuous on a Moebius strip.
-
-    The two numbers are ln(w/l) sin(2 yaw) and ln(w/l) cos(2 yaw): turning a box by 90 degrees is swapping its sides.
-    The centre moves along the world's axes; a cube has no yaw.
-    """
-    low, high = distances_m[..., 0::2], distances_m[..., 1::2]
-    extent = low + high
-    perimeter = extent[..., 0:1] + extent[..., 1:2]
-    ratio = coded.norm(dim=-1, keepdim=True).clamp(max=MAX_LOG_SIZE).exp()
-    yaw = 0.5 * torch.atan2(coded[..., 0], coded[..., 1])
-    side = perimeter / (1.0 + ratio)
-    level = torch.zeros_like(yaw)
-    sizes = torch.cat([side, side * ratio, extent[..., 2:3]], dim=-1)
-    return points + 0.5 * (high - low), sizes, euler_to_matrix(torch.stack([yaw, level, level], dim=-1))
 
 
 def _faces_to_extent(points: Tensor, distances_m: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +130,7 @@ class DetectionLevel:
         anchors_m: (N, 3) metres, origins of the face distances: the points, unless the head shifts them.
         center_logits: (N, 1).
         distances_m: (N, 6) metres from the anchor to the faces -x +x -y +y -z +z.
-        rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
+        rotation: (N, 6) 6-D rotation or (N, 3) Euler angles.
         class_logits: (N, K).
         object_logits: (N, 1) objectness of the cell, which prunes the next finer level; None when class scores prune.
         presence_logits: (N, 1) whether the box holds an object of any class; None when the head has no such output.

@@ -90,7 +90,7 @@ def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tens
     """:meth:`ImageEncoder.prepare` with a given normalisation, on the device of ``mean``."""
     if colors.ndim != 4 or colors.shape[3] != 3 or colors.dtype != torch.uint8:
         raise ValueError(f"colors must be (V, H, W, 3) uint8, got {tuple(colors.shape)} {colors.dtype}")
-    _check_size(size)
+    check_size(size)
     images = colors.to(mean.device).permute(0, 3, 1, 2).float()
     if not len(images):
         images = images.new_zeros(0, 3, *size)
@@ -103,7 +103,7 @@ def check_images(images: torch.Tensor) -> None:
     """Raise ``ValueError`` unless images are (V, 3, h, w) with a supported size."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be (V, 3, h, w), got {tuple(images.shape)}")
-    _check_size((images.shape[2], images.shape[3]))
+    check_size((images.shape[2], images.shape[3]))
 
 
 def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
@@ -112,7 +112,8 @@ def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequenc
     return [images.new_zeros(0, c, h // s, w // s) for c, s in zip(channels, strides, strict=True)]
 
 
-def _check_size(size: tuple[int, int]) -> None:
+def check_size(size: tuple[int, int]) -> None:
+    """Raise ``ValueError`` unless (h, w) are positive multiples of :data:`SIZE_MULTIPLE`."""
     if any(v < SIZE_MULTIPLE or v % SIZE_MULTIPLE for v in size):
         raise ValueError(f"image size must be positive multiples of {SIZE_MULTIPLE}, got {tuple(size)}")
 

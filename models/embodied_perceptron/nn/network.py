@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.backbone import MinkResNet, SiteMask, TopDownNeck, keep_best
-from embodied_perceptron.nn.baselines import ButdDetrHead, LevelHead, ScanReferHead, UNetDecoder, VotingHead
+from embodied_perceptron.nn.baselines import ButdDetrHead, ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
 from embodied_perceptron.nn.grounding import (
     DetectedObjects,
@@ -285,7 +285,7 @@ class PerceptionNetwork(nn.Module):
     def _build_heads(self) -> None:
         config = self.config
         if config.detection is not None:
-            head = {"top-down": DetectionHead, "levels": LevelHead, "votes": VotingHead}[config.detection.neck]
+            head = VotingHead if config.detection.neck == "votes" else DetectionHead
             self.detection = head(
                 self.level_channels, config.detection, config.num_classes, config.voxel_size_m, config.conventions
             )

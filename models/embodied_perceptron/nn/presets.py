@@ -20,17 +20,14 @@ from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conv
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
 Pruning = Literal["class", "object"]
-RotationCoder = Literal["sixd", "euler", "mobius"]
-Neck = Literal["top-down", "levels", "votes"]
+RotationCoder = Literal["sixd", "euler"]
+Neck = Literal["top-down", "votes"]
 Matcher = Literal["ours", "scanrefer", "butd-detr"]
-Variant = Literal[
-    "ours", "fcaf3d", "fcaf3d-angles", "fcaf3d+decoder", "imvoxelnet", "votenet", "minkunet", "no-fpn", "scanrefer",
-    "butd-detr",
-]  # fmt: skip
+Variant = Literal["ours", "fcaf3d", "imvoxelnet", "votenet", "minkunet", "no-fpn", "scanrefer", "butd-detr"]
 MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
-ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
+ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3}
 DECODING = ("max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
 INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5, "height_color_offset": 8}
 
@@ -98,7 +95,7 @@ class DetectionConfig:
             first: harmless while nearly all sites are kept (``paper``). ``object``: an objectness score (after GSDN,
             Gwak et al., ECCV 2020), learned at every cell that an object of a finer level reaches into; sites are then
             selected before computing at them (the neck's ``prune_first``).
-        rotation: 6-D, Euler angles, or FCAF3D's Moebius coding of yaw.
+        rotation: 6-D or Euler angles.
         anchor_shift: a site's regression shifts the origin of its face distances. Distances are not negative, so a box
             always contains their origin; without a shift no box could be thinner than the distance to a site.
         presence: an additional output, learned at all objects including those of no known class, which distinguishes
@@ -285,6 +282,8 @@ def network_config(
             occupancy=config.occupancy if task == "occupancy" else None,
             grounding=config.grounding if task == "grounding" else None,
         )
+    if modality == "painting" and config.occupancy is not None:  # images at the input sites alone
+        config = dataclasses.replace(config, occupancy=dataclasses.replace(config.occupancy, dense_images=False))
     return _images_alone(config) if modality == "rgb" else dataclasses.replace(config, modality=modality)
 
 
@@ -315,41 +314,37 @@ def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
 
     Raises ``ValueError`` for a configuration without the part that the variant changes.
     """
-    detection, grounding = config.detection, config.grounding
+    detection, grounding, backbone = config.detection, config.grounding, config.backbone
     if variant == "ours":
         return config
-    if variant.startswith("fcaf3d"):
-        found = fcaf3d(config, our_decoder=variant == "fcaf3d+decoder")
-        assert found.detection is not None
-        turned = dataclasses.replace(found.detection, rotation="euler")
-        return dataclasses.replace(found, detection=turned) if variant == "fcaf3d-angles" else found
     if variant in ("scanrefer", "butd-detr"):
         if grounding is None or grounding.queries != "objects":
             raise ValueError(f"{variant} needs grounding of detected objects: use tiny or base with grounding")
         matcher: Matcher = "scanrefer" if variant == "scanrefer" else "butd-detr"
         return dataclasses.replace(config, grounding=dataclasses.replace(grounding, matcher=matcher))
+    if variant == "no-fpn":
+        if config.occupancy is None or not config.image.pyramid_channels:
+            raise ValueError("no-fpn needs occupancy with an image pyramid: use paper with occupancy")
+        return dataclasses.replace(config, image=dataclasses.replace(config.image, pyramid_channels=0))
+    if variant == "minkunet":
+        size_m = config.voxel_size_m
+        if config.occupancy is not None and config.occupancy.dense_images:  # the first stage has the cells' size
+            backbone = dataclasses.replace(backbone, stem_stride=1, pool=False)
+            size_m = config.occupancy.cell_size_m / backbone.strides[0]
+        return dataclasses.replace(config, backbone=dataclasses.replace(backbone, unet=True), voxel_size_m=size_m)
     if detection is None:
         raise ValueError(f"{variant} is a detector: the configuration has no detection")
-    if variant in ("minkunet", "votenet"):
-        config = dataclasses.replace(config, backbone=dataclasses.replace(config.backbone, unet=True))
-    if variant == "minkunet":
-        return config
+    plain = dataclasses.replace(detection, rotation="euler", anchor_shift=False)
+    if variant == "votenet":
+        backbone = dataclasses.replace(backbone, unet=True)
+        plain = dataclasses.replace(plain, neck="votes", pruning="class")
     if variant == "imvoxelnet":
         if config.modality != "rgb":
             raise ValueError(f"imvoxelnet needs modality rgb, got {config.modality}")
-        plain = dataclasses.replace(detection, rotation="euler", anchor_shift=False, pruning="class", keep=1_000_000)
+        plain = dataclasses.replace(plain, pruning="class", keep=1_000_000)
     else:
-        plain = dataclasses.replace(detection, neck="votes" if variant == "votenet" else "levels", pruning="class")
-    return dataclasses.replace(config, detection=plain, occupancy=None, grounding=None)
-
-
-def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:
-    """FCAF3D of the paper's tables: geometry alone, with its own yaw-only box coder or our 9-DoF one."""
-    if config.detection is None:
-        raise ValueError("FCAF3D is a detector: the configuration has no detection")
-    rotation: RotationCoder = "sixd" if our_decoder else "mobius"
-    detection = dataclasses.replace(config.detection, rotation=rotation, anchor_shift=False)
-    return dataclasses.replace(config, modality="depth", detection=detection, occupancy=None, grounding=None)
+        config = dataclasses.replace(config, modality="depth")
+    return dataclasses.replace(config, backbone=backbone, detection=plain, occupancy=None, grounding=None)
 
 
 def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
@@ -415,7 +410,7 @@ def _paper(task: str, num_classes: int) -> NetworkConfig:
         backbone=BackboneConfig(),
         inputs="xyz",
         image=ImageConfig(base_width=64, pyramid_channels=256) if dense else ImageConfig(),
-        detection=None if dense or task == "grounding" else DetectionConfig(),
+        detection=None if dense or task == "grounding" else DetectionConfig(keep=100_000),
         occupancy=OccupancyConfig() if dense else None,
         grounding=GroundingConfig() if task in ("grounding", "all") else None,
     )

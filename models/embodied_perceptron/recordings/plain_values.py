@@ -109,29 +109,28 @@ def words(value: Any, name: str, longest: int = MAX_NAME) -> str:
 def forbidden_character(name: str) -> str:
     """First character that no name may have, in words; empty without one.
 
-    Forbidden are lone surrogates, control, invisible and bidirectional characters, private ones, and < and >, which
-    could close a tag around the name.
+    Forbidden are lone surrogates, control, invisible and bidirectional characters, and private ones.
     """
-    if name.isascii() and name.isprintable() and "<" not in name and ">" not in name:
+    if name.isascii() and name.isprintable():
         return ""
     found = next((c for c in name if not _is_allowed(c)), "")
     if not found:
         return ""
     known = unicodedata.name(found, "")
-    return f"{'character' if found in '<>' else 'control character'} U+{ord(found):04X}{known and f' ({known})'}"
+    return f"control character U+{ord(found):04X}{known and f' ({known})'}"
 
 
 def _is_allowed(character: str) -> bool:
     unseen = unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp") and character not in _JOINERS
-    return not unseen and character not in "<>" and _INVISIBLE.match(character) is None
+    return not unseen and _INVISIBLE.match(character) is None
 
 
 def cleaned(name: str, longest: int = MAX_NAME) -> str:
     """``name`` without forbidden characters and not longer than ``longest``; a valid one stays as it is."""
     if len(name) <= longest and not forbidden_character(name) and (name.strip() or not name):
         return name
-    shown = name[: 4 * longest].translate({ord("<"): "\u2039", ord(">"): "\u203a"})
-    shown = " ".join("".join(c if _is_allowed(c) else " " if c.isspace() else "" for c in shown).split())
+    plain = "".join(c if _is_allowed(c) else " " if c.isspace() else "" for c in name[: 4 * longest])
+    shown = " ".join(plain.split())
     if not shown:
         return "unnamed"
     return shown if len(shown) <= longest else shown[: longest - 1] + "\u2026"

@@ -78,8 +78,9 @@ from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
-from embodied_perceptron.sensors.depth_consistency import INCONSISTENT_DEPTH, DepthConsistency
+from embodied_perceptron.sensors.depth_consistency import DepthConsistency
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
+from embodied_perceptron.sensors.synchronizer import DropReason
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +270,9 @@ class LiveMap:
         if not self._is_placed(posed):
             return FusionReport(posed.frame.stamp_ns, fused=False, reason=LOOKING_FOR_PLACE), None
         if detail := self._consistency.check(posed):
-            return FusionReport(posed.frame.stamp_ns, fused=False, reason=INCONSISTENT_DEPTH, detail=detail), None
+            return FusionReport(
+                posed.frame.stamp_ns, fused=False, reason=DropReason.INCONSISTENT_DEPTH, detail=detail
+            ), None
         with self._volume_lock:
             in_map = self._frame.enter(posed, fresh=self.volume.is_empty)
             report = self.volume.integrate(in_map)

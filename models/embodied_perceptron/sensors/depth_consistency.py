@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame
 
-INCONSISTENT_DEPTH = "inconsistent_depth"  # reason of a frame that is not fused
-
 _GRID = 40  # points across the image
 _MIN_COMMON = 150  # points that both images see
 _NEAR_NS, _NEAR_M = 700_000_000, 0.5  # images further apart are not compared

@@ -49,6 +49,7 @@ class DropReason:
     OUT_OF_ORDER = "out_of_order"  # older than the newest of its stream
     DUPLICATE = "duplicate"  # same stamp as the newest of its stream
     QUEUE_FULL = "queue_full"  # the oldest is dropped for the newest
+    INCONSISTENT_DEPTH = "inconsistent_depth"  # depth contradicts the frames before; not dropped here but by the map
     LOST = "lost_on_the_way"  # numbered by the sender, not delivered by the middleware
     NO_CAMERA_INFO = "no_camera_info"
     SIZE_MISMATCH = "size_mismatch"  # colour, depth and calibration disagree: depth is not registered to colour

@@ -55,6 +55,14 @@ TAIL_CLASSES: tuple[int, ...] = (
     166, 265, 54, 83, 39,
 )  # fmt: skip
 
+BY_FREQUENCY: tuple[str, ...] = tuple(DETECTION_CLASSES[i] for i in (*HEAD_CLASSES, *COMMON_CLASSES, *TAIL_CLASSES))
+
+# The 20 common classes of monocular detection (EmbodiedScan, CVPR 2024, Tables 4 and 11), in the order of Table 11.
+MONOCULAR_CLASSES: tuple[str, ...] = (
+    "chair", "pillow", "cabinet", "table", "lamp", "couch", "desk", "stand", "bed", "backpack", "bathtub", "ottoman",
+    "dresser", "bin", "toilet", "refrigerator", "stove", "microwave", "monitor", "computer",
+)  # fmt: skip
+
 # Semantic occupancy: label k + 1 is OCCUPANCY_CLASSES[k]; 0 is empty, 255 is ignored.
 OCCUPANCY_CLASSES: tuple[str, ...] = (
     "floor", "wall", "chair", "cabinet", "door", "table", "couch", "shelf", "window", "bed", "curtain", "desk",

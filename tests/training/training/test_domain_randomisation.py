@@ -105,7 +105,7 @@ def made(homes: Path, index: int, **fields: object) -> SceneSample:
     assert config.detection is not None
     config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
     maker = SampleMaker(config, ("bed", "window"), WindowSpec(window_m=20.0, **fields), cache)  # type: ignore[arg-type]
-    return maker.make(cache[0], np.random.default_rng(index))
+    return maker.make(cache[0], np.random.default_rng(index))[0]
 
 
 def test_maps_of_first_views_hold_what_those_show(homes: Path) -> None:
@@ -169,50 +169,13 @@ def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp
 
 
 @pytest.mark.parametrize(
-    ("learn", "loss", "changing"),
-    [
-        ("presence", "presence", {"presence.kernel", "presence.bias"}),
-        (
-            "outputs",
-            "class",
-            {"presence.kernel", "presence.bias", "classify.kernel", "classify.bias", "center.kernel"}
-            | {"regression.kernel", "scales"},
-        ),
-    ],
-)
-def test_outputs_alone_leave_everything_else_as_it_is(
-    homes: Path, tmp_path: Path, learn: str, loss: str, changing: set[str]
-) -> None:
-    old = build_task(request(homes))
-    old.save_weights(tmp_path / "old.safetensors", old.model, {})
-    options = {"classes": "weights", "presence": "on", "learn": learn}
-    task = build_task(request(homes, **options).replaced(weights=tmp_path / "old.safetensors"))
-    before = {k: v.clone() for k, v in task.model.state_dict().items()}
-    learns = [p for p in task.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learns, 1e-2)
-    batch = task.collate([task.samples.sample(i, np.random.default_rng(i)) for i in (0, 1)])
-    values = []
-    for _ in range(8):
-        losses = task.losses(task.model.train(), batch, lambda value: value.detach())
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        optimizer.step()
-        values.append(float(losses[loss].detach()))
-    assert values[-1] < values[0]
-    changed = {k for k, v in task.model.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {f"detection.{name}" for name in changing}
-    with pytest.raises(ValueError, match=r"learn=presence needs presence=on"):
-        build_task(request(homes, learn="presence"))
-
-
-@pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("presence", "yes", r"presence must be one of off, on, got 'yes'"),
         ("prefix_share", "1.5", r"prefix_share must lie in \[0, 1\], got 1.5"),
         ("site_noise", "-1", r"site_noise must lie in \[0, 1\], got -1"),
         ("pictures", "-1", r"pictures must be >= 0, got -1"),
-        ("classes", "some", r"classes must be one of data, all, frequent20, weights, got 'some'"),
+        ("classes", "some", r"classes must be one of data, all, monocular, weights, got 'some'"),
     ],
 )
 def test_options_that_make_no_sense(homes: Path, option: str, value: str, message: str) -> None:
@@ -240,11 +203,11 @@ def test_randomised_pictures_have_features_of_their_own(homes: Path, tmp_path: P
         assert not torch.equal(levels[0], scene.features[0])
     assert not torch.equal(others[0][0], others[1][0])
     known = [scene.features[0], others[0][0], others[1][0]]
-    drawn = [task.samples.sample(0, np.random.default_rng(i)).features[0] for i in range(12)]
+    drawn = [task.samples.sample(0, np.random.default_rng(i))[0].features[0] for i in range(12)]
     counts = [sum(torch.equal(d, k) for d in drawn) for k in known]
     assert sum(counts) == 12
     assert min(counts) >= 1
-    again = task.samples.sample(0, np.random.default_rng(4)).features[0]
+    again = task.samples.sample(0, np.random.default_rng(4))[0].features[0]
     assert torch.equal(again, drawn[4])
 
 
@@ -254,9 +217,9 @@ def test_an_encoder_that_learns_sees_randomised_pictures_too(homes: Path) -> Non
     assert isinstance(task, SceneTask)
     assert task.end_to_end
     cache = task.samples.sources[0].cache
-    drawn = [task.samples.sample(0, np.random.default_rng(i)).colors for i in range(12)]
-    pictures = cache.colors(cache[0], range(3))
+    drawn = [task.samples.sample(0, np.random.default_rng(i))[0].colors for i in range(12)]
+    pictures = cache.colors(cache[0], range(3), task.config.image.size)
     as_they_are = [torch.equal(colors, pictures) for colors in drawn]
     assert 0 < sum(as_they_are) < 12
     assert len({colors.numpy().tobytes() for colors in drawn}) > 12 - sum(as_they_are)  # others each time
-    assert torch.equal(task.samples.sample(0, np.random.default_rng(4)).colors, drawn[4])
+    assert torch.equal(task.samples.sample(0, np.random.default_rng(4))[0].colors, drawn[4])

@@ -14,6 +14,7 @@ from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 from embodied_perceptron_training.training.criteria import (
     PaddedBoxes,
     QueryMatcher,
@@ -22,8 +23,23 @@ from embodied_perceptron_training.training.criteria import (
     coarse_labels,
     hungarian,
     learning_levels,
-    released_coarse_labels,
 )
+
+
+def released_coarse_labels(
+    occupancy: torch.Tensor, mask: torch.Tensor | None, grid: tuple[int, int, int], ratio: int
+) -> torch.Tensor:
+    """The released code's coarse targets: (M, 4) x, y, z, label in order and (X, Y, Z) visibility -> labels.
+
+    The last voxel written wins, and labels of unobserved voxels leak into partly observed cells.
+    """
+    coarse = np.zeros([n // ratio for n in grid], dtype=np.int64)
+    for x, y, z, label in occupancy.tolist():
+        coarse[x // ratio, y // ratio, z // ratio] = label
+    if mask is not None:
+        seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
+        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
+    return torch.from_numpy(coarse)
 
 
 def centerness_of(face_distances: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,19 +25,27 @@ from embodied_perceptron.nn.image_encoder import ResNetEncoder
 from embodied_perceptron.nn.network import CandidateVoxels, view_sampling
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron.weights.categories import MONOCULAR_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training import tasks, train_command, trainer
-from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
-from embodied_perceptron_training.training.criteria import DECOUPLED, same
+from embodied_perceptron_training.training.augment import MOTIONS, Motion, MotionRange
+from embodied_perceptron_training.training.criteria import (
+    DECOUPLED,
+    GroundingCriterion,
+    GroundingTarget,
+    grounding_layers,
+    same,
+)
 from embodied_perceptron_training.training.description import losses
 from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion, voxel_losses
 from embodied_perceptron_training.training.optimization import parameter_groups
+from embodied_perceptron_training.training.paper import PUBLISHED
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
-from embodied_perceptron_training.training.scene_pass import VoxelAnswers
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, VoxelAnswers, views_of
 from embodied_perceptron_training.training.tasks import SceneTask, build_task, motion_range, task_config
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -55,7 +65,7 @@ def test_schedules_are_the_published_ones(task: str, epochs: int, batch: int, ra
     run = TrainingRun.of({}, task=task, preset="paper")
     steps = run.optimisation
     assert (run.schedule.epochs, steps.batch, steps.learning_rate, steps.weight_decay) == (epochs, batch, rate, decay)
-    assert run.data.repeat == 1  # a pass is a pass: 24 epochs are 24 windows of each scene
+    assert run.data.repeat == 1  # a pass is a pass
     assert run.total_steps(samples=80, processes=8) == epochs * 80 / (8 * batch)
     assert (run.losses.detection, run.losses.occupancy, run.losses.grounding) == (1.0, 1.0, 1.0)
 
@@ -103,13 +113,24 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
     out = network.ground(candidates, tokens, pad)
     box = torch.tensor([[0.5, 0.5, 0.5, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0]])
     named = [torch.tensor([False, True, False, False, False]), torch.tensor([True, False, False, False, False])]
-    answers = VoxelAnswers(out, candidates.points_m, candidates.pad, [box, box], named, tokens, pad)
+    answers = VoxelAnswers(out, [box, box], named, tokens, pad)
     passed = SimpleNamespace(
         network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
     )
     run = TrainingRun.of({}, task="grounding", preset="paper")
     terms = voxel_losses(voxel_criterion(run), passed, same)  # type: ignore[arg-type]
-    assert set(terms) == {"class", "box", "contrastive", "selection"}
+    assert set(terms) == {"class", "box", "contrastive"}  # appendix A.1; nothing else
+    queries, words = network.grounding.head.embeddings(out.hidden, tokens)
+    embedded = [
+        dataclasses.replace(layer, query_embeddings=q, token_embeddings=words)
+        for layer, q in zip(grounding_layers(out), queries, strict=True)
+    ]
+    criterion = GroundingCriterion(contrastive_weight=1.0, two_sided=True)
+    layers = criterion(embedded, [GroundingTarget(box, n[None]) for n in named], ~pad)
+    for kind, term in terms.items():  # every layer is supervised: the sum over layers
+        every = [v for k, v in layers.items() if k.endswith(kind)]
+        assert len(every) == len(out.logits) > 1
+        assert term.item() == pytest.approx(float(torch.stack(every).sum()), rel=1e-5)
     terms["contrastive"].backward()
     alignment = network.grounding.head.alignment
     for side in (alignment.query, alignment.token):
@@ -124,6 +145,11 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
 # -- samples
 
 
+def flipped_axes(motion: Motion) -> str:
+    """The axes that a small turn beside the flips leaves pointing backwards."""
+    return "".join(name for name, value in zip("xy", np.diag(motion.matrix), strict=False) if value < 0)
+
+
 def test_scenes_are_moved_as_published() -> None:
     """All of it for detection, nothing for occupancy, neither turned nor mirrored for sentences."""
     found = {}
@@ -134,6 +160,9 @@ def test_scenes_are_moved_as_published() -> None:
         moved = found[task]
         assert moved is not None
         assert (moved.yaw_rad, moved.scale, moved.shift_sigma_m, moved.mirror) == (0.0873, 0.1, 0.1, 0.5)
+        flips = Counter(flipped_axes(moved.draw(np.random.default_rng(seed))) for seed in range(400))
+        assert set(flips) == {"", "x", "y", "xy"}  # both horizontal axes, independently
+        assert all(60 < count < 140 for count in flips.values())
         assert (moved.shift_m, moved.floor_m, moved.quarter_turns) == (0.0, 0.0, False)
     assert found["occupancy"] is None
     still = found["grounding"]
@@ -166,7 +195,7 @@ def test_a_mirrored_monocular_scene_has_a_mirrored_image(homes: Path) -> None:
     specs = [WindowSpec(math.inf, mirror, "one", flip_images=flip) for flip in (False, True)]
     (plain, cache), (mirrored, _) = (maker_of(homes, config, spec) for spec in specs)
     scene = cache[0]
-    before, after = (m.make(scene, np.random.default_rng(3)) for m in (plain, mirrored))
+    (before,), (after,) = (m.make(scene, np.random.default_rng(3), 2) for m in (plain, mirrored))
     assert torch.equal(before.boxes, after.boxes)
     assert torch.equal(before.coords, after.coords)
     width = before.image_size[1]
@@ -183,10 +212,10 @@ def test_a_mirrored_monocular_scene_has_a_mirrored_image(homes: Path) -> None:
 
 
 def test_views_are_drawn_from_all_of_a_scan(homes: Path) -> None:
-    """Each time others, in their order; a map of the first ones of them in the continuous task."""
+    """Each time others, in their order."""
     config = small_config("detection", modality="rgbd", preset="paper")
-    drawn: dict[str, set[tuple[int, ...]]] = {"all": set(), "prefix": set(), "one": set()}
-    for choice, wanted in (("all", 3), ("prefix", 4), ("one", 1)):
+    drawn: dict[str, set[tuple[int, ...]]] = {"all": set(), "prefix": set()}
+    for choice, wanted in (("all", 3), ("prefix", 4)):
         maker, _ = maker_of(homes, config, WindowSpec(math.inf, None, choice, random_views=wanted))  # type: ignore[arg-type]
         for seed in range(60):
             views = maker._choose_views(6, np.random.default_rng(seed))
@@ -194,10 +223,9 @@ def test_views_are_drawn_from_all_of_a_scan(homes: Path) -> None:
             drawn[choice].add(tuple(views))
     assert {len(v) for v in drawn["all"]} == {3}
     assert {v for views in drawn["all"] for v in views} == set(range(6))
-    assert {len(v) for v in drawn["prefix"]} == {1, 2, 3, 4}
-    assert drawn["one"] == {(i,) for i in range(6)}
+    assert {len(v) for v in drawn["prefix"]} == {4}
     maker, cache = maker_of(homes, config, WindowSpec(math.inf, None, "all", random_views=3))
-    sample = maker.make(cache[0], np.random.default_rng(0))
+    (sample,) = maker.make(cache[0], np.random.default_rng(0))
     assert len(sample.projections) == len(sample.depth_mm) == 3
 
 
@@ -215,6 +243,74 @@ def test_numbers_of_views_are_the_published_ones(homes: Path) -> None:
     assert TrainingRun.of({}, task="detection", preset="paper", views=5).samples.val_views == 0  # of both
     own = TrainingRun.of({}, task="detection").samples
     assert (own.views, own.val_views, own.random_views) == (0, 0, "off")
+
+
+def test_occupancy_without_imagenet_weights_is_an_error(homes: Path) -> None:
+    """The paper starts from PyTorch's ResNet-50 (appendix A.1), and occupancy has its width."""
+    for task in ("occupancy", "continuous-occupancy"):
+        run = TrainingRun.of({}, task=task, preset="paper", data=homes)
+        with pytest.raises(ValueError, match=r"pretrained=imagenet: no package .*--set pretrained=FILE, or"):
+            build_task(run)
+        assert TrainingRun.of({}, task=task, preset="paper", modality="depth").network.pretrained == ""
+        assert TrainingRun.of({"images": "a"}, task=task, preset="paper").network.pretrained == ""
+        assert TrainingRun.of({"pretrained": "random"}, task=task, preset="paper").network.pretrained == "random"
+
+
+def test_every_frame_is_a_monocular_sample(homes: Path) -> None:
+    """Section 5.1: frames are the samples; 24 epochs show each of them 24 times."""
+    task = build_task(TrainingRun.of({}, task="monocular-detection", preset="paper", data=homes))
+    assert task.classes == MONOCULAR_CLASSES
+    assert len(task.samples) == 6 == len(EmbodiedScanDataset(homes, "train")[0].images)
+    scan = EmbodiedScanDataset(homes, "train")[0]
+    for index in range(6):
+        (sample,) = task.samples.sample(index, np.random.default_rng(index))
+        seen = {scan.labels[i] for i in scan.images[index].visible_ids} & set(MONOCULAR_CLASSES)
+        assert {MONOCULAR_CLASSES[i] for i in sample.labels.tolist()} == seen
+        assert len(sample.projections) == 1
+
+
+def test_a_continuous_sample_is_every_first_views_of_a_scene(homes: Path) -> None:
+    """Section 5.1: N samples of 1 to N views from N views of a scan, under one motion; the images are encoded once."""
+    config = small_config("detection", modality="rgbd", preset="paper")
+    run = TrainingRun.of({}, task="continuous-detection", preset="paper")
+    spec = WindowSpec(math.inf, motion_range(run, config), "prefix", random_views=4)
+    maker, cache = maker_of(homes, config, spec)
+    maps = maker.make(cache[0], np.random.default_rng(5))
+    assert [len(m.projections) for m in maps] == [4, 3, 2, 1]
+    assert [m.name.rsplit("#", 1)[1] for m in maps] == ["004", "003", "002", "001"]
+    assert [m.shares_views for m in maps] == [False, True, True, True]
+    for more, fewer in itertools.pairwise(maps):
+        assert torch.equal(more.projections[:-1], fewer.projections)
+        assert len(fewer.boxes) <= len(more.boxes)
+        assert {tuple(b) for b in fewer.boxes.tolist()} <= {tuple(b) for b in more.boxes.tolist()}
+    network, encoded = small_network(config), []
+    encode = network.encode_images
+    network.encode_images = lambda colors, *rest: encoded.append(len(colors)) or encode(colors, *rest)  # type: ignore
+    together = ScenePass(network, SceneBatch(maps))
+    assert encoded == [4]
+    alone = ScenePass(network, SceneBatch([maps[2]]), views=[views_of(network, maps[0])[:2]])
+    (boxes,), found = network.boxes(alone.features), network.boxes(together.features)
+    torch.testing.assert_close(found[2].scores, boxes.scores, rtol=1e-3, atol=1e-4)
+
+
+def test_colour_is_resized_once(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appendix A.1: images to 480 x 480, from their own size and not from that of the depth image."""
+    scan = EmbodiedScanDataset(homes, "train")[0]
+    fine = np.zeros((4 * 72, 4 * 96, 3), np.uint8)
+    fine[:, ::2] = 255  # is gray in a smaller picture
+    view = dataclasses.replace(scan.load_view(0), color=fine)
+    monkeypatch.setattr(Scan, "load_view", lambda *_: view)
+    _, cache = maker_of(homes, small_config("detection", modality="rgbd", preset="paper"), WindowSpec())
+    colors = cache.colors(cache[0], [0], (4 * 72, 4 * 96))
+    np.testing.assert_array_equal(colors[0].numpy(), fine)
+
+
+def test_sites_that_pruning_keeps_depend_on_the_task() -> None:
+    kept = next(row for row in PUBLISHED if row.setting == "keep")
+    for task, keep in kept.values.items():
+        detection = task_config(TrainingRun.of({}, task=task, preset="paper"), 4).detection
+        assert detection is not None
+        assert detection.keep == keep, kept.source
 
 
 def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
@@ -297,10 +393,11 @@ def test_points_are_those_of_the_depth_images(homes: Path) -> None:
     k = np.array([[50.0, 0.0, 31.5, 0.0], [0.0, 50.0, 23.5, 0.0], [0.0, 0.0, 1.0, 0.0]])
     projection = (k @ np.linalg.inv(camera))[None]
     depth = torch.zeros(1, 48, 64, dtype=torch.int32)
-    depth[0, 10, 20], depth[0, 40, 60], depth[0, 1, 1] = 2000, 1000, 9000  # the last is too far
+    depth[0, 10, 20], depth[0, 40, 60], depth[0, 20, 20] = 2000, 1000, 9000  # no limit
     points = sample_points(projection, depth, 10, 100, np.random.default_rng(0))
     expected = [
         [3.0, 2.0 - 2.0 * (20 - 31.5) / 50, 3.0 - 2.0 * (10 - 23.5) / 50],
+        [10.0, 2.0 - 9.0 * (20 - 31.5) / 50, 3.0 - 9.0 * (20 - 23.5) / 50],
         [2.0, 2.0 - 28.5 / 50, 3.0 - 16.5 / 50],
     ]
     np.testing.assert_allclose(points, expected, atol=1e-12)
@@ -318,10 +415,10 @@ def test_sites_hold_one_measured_point_each_at_the_papers_size(homes: Path) -> N
     config = small_config("detection", modality="rgbd", preset="paper")
     maker, cache = maker_of(homes, config, WindowSpec(math.inf, None, "all"))
     scene = cache[0]
-    sample = maker.make(scene, np.random.default_rng(0))
+    (sample,) = maker.make(scene, np.random.default_rng(0))
     assert torch.equal(torch.floor(sample.feats / 0.01).long(), sample.coords)
     depth = scene.depth_mm.int()
-    count = int(((depth > 0) & (depth <= 5000)).sum())
+    count = int((depth > 0).sum())
     assert 0.5 * count < len(sample.coords) <= count  # not the means of a map
 
 
@@ -345,17 +442,19 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
         "class": 1.0, "center": 1.0, "box/center": 0.2, "box/size": 0.2, "box/rotation": 0.2, "box/all": 0.4,
     }  # fmt: skip
     assert found["augmentation"] == {
-        "rotation_rad": 0.0873, "scale": [0.9, 1.1], "translation_sigma_m": 0.1, "flip": True,
+        "rotation_rad": 0.0873, "scale": [0.9, 1.1], "translation_sigma_m": 0.1, "flip": ["x", "y"],
     }  # fmt: skip
     keys = ("learning_rate", "weight_decay", "epochs", "batch_per_gpu", "views", "random_views", "site_size_m")
     assert [found[k] for k in keys] == [1e-3, 1e-4, 120.0, 4, 20, True, 0.01]
-    assert found["image_encoder"] == {"name": "resnet50", "pretrained": False, "trainable": True}
+    assert found["image_encoder"] == {
+        "name": "resnet50", "pretrained": False, "trainable": True, "base_width": 16,
+    }  # fmt: skip
     assert found["text_encoder"] is None
     occupancy = printed("--preset", "paper", "--task", "occupancy")
     assert (occupancy["augmentation"], occupancy["site_size_m"], occupancy["views"]) == (None, 0.0025, 10)
     assert occupancy["losses"] == {f"occupancy/{k}": 1.0 for k in ("cross_entropy", "semantic", "geometric")}
     grounding = printed("--preset", "paper", "--task", "grounding")
-    assert (grounding["augmentation"]["rotation_rad"], grounding["augmentation"]["flip"]) == (0.0, False)
+    assert (grounding["augmentation"]["rotation_rad"], grounding["augmentation"]["flip"]) == (0.0, [])
     assert grounding["losses"]["grounding/contrastive"] == 1.0
     assert not any("iou" in name for name in grounding["losses"])
     assert grounding["text_encoder"] == {
@@ -363,9 +462,7 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
     assert printed("--task", "monocular-detection")["views"] == 1
-    names = ("monocular-detection", "detection", "grounding")
-    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in names]
-    assert classes == ["frequent20", "data", "data"]
+    assert found["computed_for"] == {"scans": 3930, "images": 689_000, "gpus": 8}
     tiny = printed("--task", "multi", "--steps", "7")
     assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)
     assert tiny["losses"]["iou"] == 1.0
@@ -375,6 +472,14 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
         printed("--preset", "paper", "--task", "monocular")
     with pytest.raises(CommandError, match="describes tasks over scenes"):
         printed("--preset", "paper", "--task", "boxes")
+
+
+def test_the_printed_length_is_that_of_the_given_data(homes: Path) -> None:
+    """One scan of six frames; 8 GPUs of the paper's batch."""
+    for task, samples, steps in (("monocular-detection", 6, math.ceil(24 * 6 / 64)), ("detection", 1, 4)):
+        found = printed("--preset", "paper", "--task", task, "--data", str(homes))
+        assert found["computed_for"] == {"scans": 1, "images": 6, "gpus": 8}
+        assert (found["samples_per_epoch"], found["steps"]) == (samples, steps)
 
 
 @pytest.mark.parametrize("task", ["multi", "occupancy", "grounding"])

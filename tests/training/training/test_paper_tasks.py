@@ -24,6 +24,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training import tasks
+from embodied_perceptron_training.training.ablations import Budget, chosen_rows, run_row
 from embodied_perceptron_training.training.prepared_scenes import posed_view
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
@@ -34,6 +35,11 @@ TASKS = (
     *("detection", "continuous-detection", "monocular-detection"),
     *("occupancy", "continuous-occupancy", "grounding", "multi"),
 )
+
+OPTIONS = {
+    **{task: {"text": "minilm"} for task in ("grounding", "multi")},
+    **{task: {"pretrained": "random"} for task in ("occupancy", "continuous-occupancy")},
+}
 
 
 def small(config: NetworkConfig) -> NetworkConfig:
@@ -61,7 +67,7 @@ def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
     """Scans without occupancy (ARKitScenes has none) or without sentences."""
     monkeypatch.setattr(EmbodiedScanDataset, "occupancy", lambda *_: None)
     monkeypatch.setattr(EmbodiedScanDataset, "prompts", lambda *_: [])
-    options = {"cache": str(tmp_path / "prepared"), **({"text": "minilm"} if task == "grounding" else {})}
+    options = {"cache": str(tmp_path / "prepared"), **OPTIONS.get(task, {})}
     more = {"workers": 0, "validations": 0, "device": "cpu", "log_every": 1}
     run = TrainingRun.of(options, preset="paper", task=task, data=homes, views=2, steps=1, **more)
     trained(run, tmp_path / "run")
@@ -74,7 +80,7 @@ def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
     [task if task in ("grounding", "occupancy") else pytest.param(task, marks=pytest.mark.slow) for task in TASKS],
 )
 def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, task: str) -> None:
-    options = {"text": "minilm"} if task in ("grounding", "multi") else {}
+    options = OPTIONS.get(task, {})
     values: dict[str, Any] = {"preset": "paper", "task": task, "data": homes, "val": homes, "batch": 2, "views": 2}
     more = {"workers": 0, "validations": 1, "validate_first": False, "device": "cpu", "log_every": 1}
     run = TrainingRun.of(options, **values, **more, steps=3)
@@ -95,6 +101,22 @@ def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, 
         it.integrate(posed_view(scan, n, n))
     it.perceive()
     assert it.prediction is not None
+
+
+def test_views_of_given_weights_of_the_paper_are_scored(
+    homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figure 7: weights of one task, which are no network for all tasks."""
+    whole = tasks.task_config
+    monkeypatch.setattr(tasks, "task_config", lambda run, classes: small(whole(run, classes)))
+    options = {"cache": str(tmp_path / "prepared")}
+    task = SceneTask(TrainingRun.of(options, preset="paper", task="detection", data=homes))
+    task.save_weights(tmp_path / "w.safetensors", task.model, {})
+    (row,) = chosen_rows(["views-2"])
+    given = Budget(homes, homes, preset="paper", options=options, weights=tmp_path / "w.safetensors")
+    found = run_row(row, given, tmp_path / "out", quiet=True)
+    assert found is not None
+    assert {"AP25", "AR25", "AP50"} <= set(found["figures"])
 
 
 @pytest.mark.slow

@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 from embodied_perceptron_training.training import ablations, train_command
 from embodied_perceptron_training.training.ablations import (
     ROWS,
-    TITLES,
+    TABLES,
     Budget,
     Row,
     TrainingStopped,
     chosen_rows,
     markdown,
+    planned,
     run_row,
     run_rows,
     write_tables,
@@ -62,27 +63,19 @@ def budget(folder: Path, **changes: Any) -> Budget:
 
 def test_rows_are_those_of_the_tables() -> None:
     assert len({r.name for r in ROWS}) == len(ROWS)
-    assert {r.table for r in ROWS} == set(TITLES)
-    labels = [r.label for r in chosen_rows(["detectors"])]
-    assert labels == [
-        *("votes (VoteNet)", "images (ImVoxelNet)", "FCAF3D, sines and cosines", "FCAF3D, its own yaw coding"),
-        *("+ our decoder", "+ painting", "ours"),
+    assert {r.table for r in ROWS} == set(TABLES)
+    assert [r.name for r in chosen_rows(["matchers", "detectors-ours"])] == [
+        *("detectors-ours", "matchers-scanrefer", "matchers-butd-detr", "matchers-ours"),
     ]
-    assert [r.name for r in chosen_rows(["loss", "detectors-ours"])] == [
-        *("detectors-ours", "loss-l1-angles", "loss-l1-matrix", "loss-iou", "loss-plain", "loss-decoupled-three"),
-        *("loss-decoupled", "loss-decoupled-iou"),
-    ]
-    # a design of the box loss alone: the IoU is in two rows that say so
-    weights = {r.name: dict(r.options)["w_iou"] for r in chosen_rows(["loss"])}
-    assert {name for name, weight in weights.items() if float(weight)} == {"loss-iou", "loss-decoupled-iou"}
-    assert {r.box_loss for r in chosen_rows(["loss"])} == set(BOX_LOSSES) - {"l1-sincos"}  # FCAF3D's
+    assert {dict(r.options)["w_iou"] for r in chosen_rows(["loss"])} == {"0.0"}  # the design alone
+    assert {r.box_loss for r in ROWS} == set(BOX_LOSSES)
     assert {r.views: dict(r.options)["val_views"] for r in chosen_rows(["training-views"])} == dict.fromkeys(
         (1, 5, 10, 20, 40), "50"
     )
     trained = [r for r in ROWS if not r.scored]
-    # tasks-detection and architecture-ours are detectors-ours, matchers-ours is tasks-grounding
-    assert len({r.folder() for r in trained}) == len(trained) - 3
-    assert chosen_rows(["all"]) == ROWS
+    # tasks-detection is detectors-ours, matchers-ours is tasks-grounding, two tables have "ours" of occupancy
+    assert len({r.folder() for r in trained}) == len(trained) - 4
+    assert set(ROWS) - set(chosen_rows(["all"])) == set(chosen_rows(["fusion"]))
     assert set(ROWS) - set(chosen_rows(["all"], "paper")) == set(chosen_rows(["matchers"]))
     with pytest.raises(ValueError, match="unknown rows soup"):
         chosen_rows(["detectors", "soup"])
@@ -91,6 +84,55 @@ def test_rows_are_those_of_the_tables() -> None:
     plain = next(r for r in ROWS if r.name == "loss-plain")
     own = {"box_loss": "decoupled", "options": ()}
     assert dataclasses.replace(plain, name=ours.name, table=ours.table, label=ours.label, **own) == ours
+
+
+# name of each row in the paper -> its figure AP25 or mIoU there, which tells the row
+PAPER_ROWS = {
+    "detection": {"Camera-Only": 12.80, "Depth-Only": 17.16, "Multi-Modality": 19.07},  # Table 2
+    "detectors": {
+        **{"ImVoxelNet": 6.15, "VoteNet": 3.20, "FCAF3D": 9.07},
+        **{"+our decoder": 14.80, "+painting": 15.10, "Ours": 16.85},
+    },
+    "occupancy": {"Camera-Only": 10.43, "Depth-Only": 14.44, "Multi-Modality": 20.79},  # Table 3
+    "multi-view-occupancy": {
+        **{"OccNet": 8.07, "SurroundOcc": 9.10},
+        **{"Camera-Only": 10.48, "Depth-Only": 15.56, "Multi-Modality": 19.97},
+    },
+    "fusion": {  # Table 12
+        **{"Painting": 20.33, "MinkUNet": 24.53, "MinkResNet (w/o FPN)": 21.16, "MinkResNet (Ours)": 27.65}
+    },
+    "loss": {  # Table 13
+        **{"w/o Decouple": 20.14, "Decouple (sum.)": 18.03, "Decouple (avg.)": 21.50, "+Norm by 3D Size": 20.67},
+        **{"Decouple (weigh.)": 21.70, "7-DoF IoU Loss": 21.51, "+ Corner Loss": 22.13},
+    },
+}
+
+
+@pytest.mark.parametrize("table", PAPER_ROWS)
+def test_a_table_has_the_papers_rows_and_says_what_they_train(table: str, tmp_path: Path) -> None:
+    rows = chosen_rows([table], "paper")
+    plan = planned(rows, budget(tmp_path, preset="paper", steps=0, options={}))
+    title, *lines = plan.splitlines()
+    assert title == TABLES[table].title
+    labels = [line.strip().split(": ")[0] for line in lines]
+    assert set(labels) == set(PAPER_ROWS[table])
+    assert {label for label, line in zip(labels, lines, strict=True) if "not reproduced" in line} == {
+        label for label in PAPER_ROWS[table] if label in ("OccNet", "SurroundOcc")
+    }
+    assert all("epochs" in line for line in lines if "trains" in line)
+
+
+def test_tables_of_detection_have_the_papers_columns() -> None:
+    groups = ("head", "common", "tail")
+    assert (
+        set(TABLES["detection"].columns)
+        == set(TABLES["detectors"].columns)
+        == {
+            *("AP25", "AR25", "AP50", "AR50"),
+            *(f"{figure}_{group}" for figure in ("AP25", "AR25") for group in groups),
+        }
+    )
+    assert TABLES["loss"].columns == ("AP25", "AP50", *(f"AP25_{group}" for group in groups))
 
 
 def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
@@ -124,7 +166,7 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
 def test_geometry_rows_have_no_image_weights(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     for row in chosen_rows(["detectors-fcaf3d"]):
         run_row(row, budget(tmp_path), tmp_path / "out", quiet=True)
-    assert trainings[0]["options"] == {}
+    assert trainings[0]["options"] == {"w_iou": "0.0"}
     assert trainings[0]["variant"] == "fcaf3d"
     assert trainings[0]["modality"] == "depth"
 
@@ -169,7 +211,7 @@ def test_processes_share_a_folder(tmp_path: Path, trainings: list[Mapping[str, A
     assert order == [chosen[1], chosen[2], chosen[0]]
     assert run_rows(chosen[:1], budget(tmp_path), out, True)  # there already, and the tables keep the others
     assert [r["name"] for r in json.loads((out / "ablations.json").read_text())] == [r.name for r in chosen]
-    assert write_tables(out)[1]["label"] == "+ our decoder"
+    assert write_tables(out)[1]["label"] == "+our decoder"
     assert len(trainings) == 2 + 3
 
 
@@ -186,10 +228,10 @@ def test_tables_by_hand() -> None:
         {"table": "detectors", "label": "ours", "figures": {"AP25": 16.85, "AP50": 9.77, "AR25": 51.07}},
     ]
     assert markdown(results) == (
-        "**Multi-view 3D detection: detectors (paper, Table 3)**\n\n"
-        "| | AP25 | AP50 | AR25 |\n|---|---|---|---|\n"
-        "| FCAF3D | 9.07 | 4.11 | - |\n| ours | 16.85 | 9.77 | 51.07 |\n\n"
-        "**Box loss**\n\n| | AP25 | AR25 |\n|---|---|---|\n| plain | 12.35 | 50.00 |\n"
+        "**Multi-view 3D object detection (paper, Table 2)**\n\n"
+        "| | AP25 | AR25 | AP50 |\n|---|---|---|---|\n"
+        "| FCAF3D | 9.07 | - | 4.11 |\n| ours | 16.85 | 51.07 | 9.77 |\n\n"
+        "**Sparse decoder (paper, Table 13)**\n\n| | AP25 |\n|---|---|\n| plain | 12.35 |\n"
     ).replace("12.35", f"{12.345:.2f}")
 
 
@@ -204,10 +246,10 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     assert first.exit_code == train_command.EXIT_STOPPED
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
-    assert "| corner distance of the whole box |" in (out / "ablations.md").read_text()
-    # one training is the row of three tables
+    assert "| w/o Decouple |" in (out / "ablations.md").read_text()
+    # one training is the row of two tables
     made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
-    assert made == {"loss-plain", "detectors-ours", "architecture-ours", "tasks-detection"}
+    assert made == {"loss-plain", "detectors-ours", "tasks-detection"}
 
 
 def test_rows_whose_minutes_are_over_go_on_with_the_next_command(
@@ -222,16 +264,3 @@ def test_rows_whose_minutes_are_over_go_on_with_the_next_command(
     results = json.loads((tmp_path / "out" / "ablations.json").read_text())
     assert {r["steps"] for r in results} == {2}
     assert all(t["settings"]["epochs"] == 0 and t["settings"]["steps"] == 2 for t in trainings)
-
-
-def test_folders_of_earlier_versions_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
-    """They said minutes too: 0 beside steps; where they were the length, it was another training."""
-    (row,) = chosen_rows(["loss-plain"])
-    made = budget(tmp_path)
-    folder = tmp_path / "out" / row.folder()
-    folder.mkdir(parents=True)
-    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 0.0}))
-    assert run_row(row, made, tmp_path / "out", quiet=True) is not None
-    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 60.0, "steps": 0}))
-    with pytest.raises(ValueError, match="another budget"):
-        run_row(row, made, tmp_path / "out", quiet=True)

@@ -45,7 +45,7 @@ def prior_ap25(task: SceneTask, root: Path) -> float:
     found, truth = {}, {}
     assert task._validation is not None
     for i in range(len(task._validation)):
-        sample = task._validation.sample(i, np.random.default_rng(0))
+        sample = task._validation.sample(i, np.random.default_rng(0))[0]
         drawn = rng.choice(names, BOXES_PER_SCENE)
         guess = np.stack([means[name] for name in drawn])
         guess[:, 6:] = 0.0

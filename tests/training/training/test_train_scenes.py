@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,8 +35,8 @@ from embodied_perceptron_training.training.prepared_scenes import (
     SceneCache,
     resize_projections,
 )
-from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, read_truth
-from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
+from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, _blinded, read_truth
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
 from embodied_perceptron_training.training.task import SampleError
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -147,7 +148,7 @@ def test_samples_hold_what_is_in_their_window(homes: Path, motion: MotionRange |
     maker = SampleMaker(config, classes, WindowSpec(window_m=3.0, motion=motion), cache)
     rng = np.random.default_rng(5)
     for _ in range(4):
-        sample = maker.make(cache[0], rng)
+        sample = maker.make(cache[0], rng)[0]
         centers = voxel_centers(sample.coords.numpy(), config.voxel_size_m)
         if len(centers):
             spread_m = centers[:, :2].max(0) - centers[:, :2].min(0)
@@ -156,7 +157,7 @@ def test_samples_hold_what_is_in_their_window(homes: Path, motion: MotionRange |
         assert sample.occupancy.shape == (40, 40, 16)
         assert len(sample.boxes) == len(sample.labels)
         assert sample.projections.shape[1:] == (3, 4)
-    same = [maker.make(cache[0], np.random.default_rng(7)) for _ in range(2)]
+    same = [maker.make(cache[0], np.random.default_rng(7))[0] for _ in range(2)]
     assert torch.equal(same[0].coords, same[1].coords)
     assert torch.equal(same[0].boxes, same[1].boxes)
 
@@ -170,7 +171,7 @@ def test_moved_points_stay_in_their_moved_boxes(homes: Path) -> None:
     still = SampleMaker(config, classes, WindowSpec(math.inf), cache)
     moving = dataclasses.replace(still.spec, motion=MotionRange(scale=0.0), window_m=math.inf, floor_sigma_m=0.0)
     turned = SampleMaker(config, classes, moving, cache)
-    a, b = still.make(scene, np.random.default_rng(0)), turned.make(scene, np.random.default_rng(0))
+    a, b = still.make(scene, np.random.default_rng(0))[0], turned.make(scene, np.random.default_rng(0))[0]
     assert len(a.boxes) == len(b.boxes) > 3
 
     def held(sample: object) -> torch.Tensor:
@@ -293,7 +294,7 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
     built = build_task(request(homes, "multi"))
     assert isinstance(built, SceneTask)
     model = built.model.eval()  # statistics of half a batch are not those of a whole one
-    halves = [built.samples.sample(i, np.random.default_rng(i + 3)) for i in (0, 1)]
+    halves = [built.samples.sample(i, np.random.default_rng(i + 3))[0] for i in (0, 1)]
     assert all(s.occupancy is not None and s.sentences is not None for s in halves)
     halves[1] = dataclasses.replace(halves[1], **dict.fromkeys(lacking))
 
@@ -305,10 +306,10 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
             torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)
         ]
 
-    loss, gradients = learned(built.losses(model, built.collate(halves), lambda value: value.detach()))
+    loss, gradients = learned(built.losses(model, built.collate([halves]), lambda value: value.detach()))
     meeting = Meeting(2)
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(built.losses, model, built.collate([h]), meeting.member(i)) for i, h in enumerate(halves)]
+        runs = [pool.submit(built.losses, model, built.collate([[h]]), meeting.member(i)) for i, h in enumerate(halves)]
         parts = [learned(run.result()) for run in runs]
     assert np.mean([value for value, _ in parts]) == pytest.approx(loss, rel=1e-5)
     # as vectors: by rounding, an activation close to zero may fall on the other side and move single entries; where
@@ -328,7 +329,7 @@ def test_fewer_views_are_asked_for_the_same_things(homes: Path) -> None:
     for task in tasks:
         assert isinstance(task, SceneTask)
         assert task._validation is not None
-        samples.append(task._validation.sample(0, np.random.default_rng(0)))
+        samples.append(task._validation.sample(0, np.random.default_rng(0))[0])
         files.append({p.name: p.stat().st_mtime_ns for p in (homes / ".prepared").iterdir()})
     assert files[0] == files[1] == files[2] == files[3]
     assert [len(s.projections) for s in samples] == [1, 2, 3, 3]
@@ -358,7 +359,7 @@ def test_a_validation_window_that_shows_nothing_is_answered_with_nothing(
     task = build_task(request(homes, "multi", views=1, truth_views=3, options=options))
     assert isinstance(task, SceneTask)
     assert task._validation is not None
-    sample = task._validation.sample(0, np.random.default_rng(0))
+    sample = task._validation.sample(0, np.random.default_rng(0))[0]
     assert len(sample.coords) == 0
     assert len(sample.boxes) > 0
     figures = task.validate(task.model.eval())
@@ -375,7 +376,7 @@ def test_images_alone_see_no_depth(homes: Path) -> None:
     assert isinstance(task, SceneTask)
     assert task._validation is not None
     for source in (task.samples, task._validation):
-        sample = source.sample(0, np.random.default_rng(1))
+        sample = source.sample(0, np.random.default_rng(1))[0]
         low, high = sample.coords.amin(0), sample.coords.amax(0) + 1
         assert len(sample.coords) == int((high - low).prod()) == len(rgb_grid(task.config))
         middle_m = (low + high)[:2] * 0.5 * task.config.voxel_size_m
@@ -405,7 +406,7 @@ def test_sentences_about_what_is_elsewhere_mean_nothing_here(homes: Path) -> Non
     assert isinstance(built, SceneTask)
     kinds = set()
     for seed in range(12):
-        sentences = built.samples.sample(0, np.random.default_rng(seed)).sentences
+        sentences = built.samples.sample(0, np.random.default_rng(seed))[0].sentences
         if sentences is not None:
             assert len(sentences.boxes) == len(sentences.named) == len(sentences.tokens) <= 6
             assert bool(sentences.named.any(1).all())
@@ -480,10 +481,10 @@ def test_occupancy_alone_goes_on_from_the_weights_and_leaves_everything_else(hom
     started = task.model.state_dict()
     assert set(started) == set(stored.state_dict())
     assert all(torch.equal(started[k], v) for k, v in stored.state_dict().items())
-    samples = [task.samples.sample(0, np.random.default_rng(seed)) for seed in range(3)]
+    samples = [task.samples.sample(0, np.random.default_rng(seed))[0] for seed in range(3)]
     assert all(s.sentences is None for s in samples)  # nothing would read them
     assert all(s.occupancy is not None for s in samples)  # a sample without would teach nothing
-    changed = changed_by_steps(task, [task.collate([s]) for s in samples], "occupancy")
+    changed = changed_by_steps(task, [task.collate([[s]]) for s in samples], "occupancy")
     assert all(k.startswith("occupancy.") for k in changed)
     assert "mIoU" in task.validate(task.model.eval())
     task.save_weights(tmp_path / "out.safetensors", task.model, {})
@@ -524,8 +525,8 @@ def test_further_folders_are_trained_on_as_well(homes: Path, tmp_path: Path) -> 
     assert len(both.samples) == 2 * sum(len(source.cache) for source in both.samples.sources)
     for index in (0, len(both.samples) - 1):
         source, own = both.samples.scenes[index]
-        drawn = both.samples.sample(index, np.random.default_rng(3))
-        assert torch.equal(drawn.coords, source.sample(own, np.random.default_rng(3)).coords)
+        drawn = both.samples.sample(index, np.random.default_rng(3))[0]
+        assert torch.equal(drawn.coords, source.sample(own, np.random.default_rng(3))[0].coords)
     with pytest.raises(FileNotFoundError, match="absent"):
         build_task(request(homes, "detection", options={"also": str(tmp_path / "absent")}))
 
@@ -536,7 +537,7 @@ def test_images_are_trained_along_or_frozen(homes: Path) -> None:
     along = build_task(request(homes, "detection", modality="rgbd", views=2, options=options))
     assert isinstance(along, SceneTask)
     assert along.end_to_end
-    sample = along.samples.sample(0, np.random.default_rng(0))
+    sample = along.samples.sample(0, np.random.default_rng(0))[0]
     assert sample.colors is not None
     assert not sample.features
     losses = along.losses(along.model.train(), SceneBatch([sample]), lambda value: value.detach())
@@ -556,7 +557,7 @@ def test_image_weights_serve_scenes(homes: Path, tmp_path: Path) -> None:
     task = build_task(request(homes, "detection", modality="rgbd", views=2, options=options))
     assert isinstance(task, SceneTask)
     assert not task.end_to_end
-    sample = task.samples.sample(0, np.random.default_rng(0))
+    sample = task.samples.sample(0, np.random.default_rng(0))[0]
     assert sample.colors is None
     assert len(sample.features) == 4
     own, trained = task.model.state_dict(), images.model.state_dict()
@@ -601,6 +602,130 @@ def test_the_encoder_that_is_asked_for_takes_the_place_of_the_weights(homes: Pat
     assert torch.allclose(swapped.model.state_dict()[key], task.model.state_dict()[key], atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def shown_weights(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of the preset's encoder and of all heads."""
+    path = tmp_path_factory.mktemp("shown") / "w.safetensors"
+    task = build_task(request(homes, "multi", modality="rgbd", views=2))
+    task.save_weights(path, task.model, {})
+    return path
+
+
+def learned_projections(homes: Path, cache: Path, weights: Path, **options: str) -> SceneTask:
+    learned = {"images": "imagenet", "projections": "learned", "learn": "projections", "repeat": "1"}
+    options = {"cache": str(cache), "encoder": "efficientnet_lite0", **learned, **options}
+    task = build_task(request(homes, "multi", modality="rgbd", views=2, options=options, weights=weights))
+    assert isinstance(task, SceneTask)
+    return task
+
+
+def test_projections_of_a_frozen_encoder_learn_from_cached_features(
+    homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = learned_projections(homes, tmp_path / "cache", shown_weights, image_size="224x288")
+    network = task.model
+    assert isinstance(network, PerceptionNetwork)
+    assert network.image_encoder is not None
+    assert network.image_projection is not None
+    scene = task.samples.sources[0].cache[0]  # type: ignore[attr-defined]
+    assert [level.shape[-1] for level in scene.features] == list(network.image_encoder.out_channels)
+    sample = task.samples.sample(0, np.random.default_rng(0))
+    scan = EmbodiedScanDataset(homes, "train")[0]
+    expected = network.eval().encode_images(torch.from_numpy(scan.load_view(0).color)[None])
+    whole = dataclasses.replace(sample, features=scene.features, projections=scene_projections(scene))
+    for level, wanted in zip(views_of(network, whole)[0].levels, expected, strict=True):
+        torch.testing.assert_close(level, wanted[0].permute(1, 2, 0), rtol=0.01, atol=0.02)
+
+    def encode(images: torch.Tensor) -> list[torch.Tensor]:
+        raise AssertionError("a training step ran the image encoder")
+
+    monkeypatch.setattr(network.image_encoder, "encode", encode)
+    losses = task.losses(network.train(), SceneBatch([sample]), lambda value: value.detach())
+    torch.stack(list(losses.values())).sum().backward()
+    moved = {name.rsplit(".", 2)[0] for name, value in network.named_parameters() if value.grad is not None}
+    assert moved == {"image_projection", "detection.neck.lateral", "occupancy"}
+    assert {n for n, v in network.named_parameters() if n.startswith("occupancy") and v.grad is not None} == {
+        "occupancy.project.weight"
+    }
+
+
+def scene_projections(scene: PreparedScene) -> torch.Tensor:
+    return torch.from_numpy(scene.projections)
+
+
+@pytest.mark.parametrize("encoder", ["efficientnet_lite0", ""])
+def test_projections_start_where_they_reproduce_the_features_of_the_weights(
+    homes: Path, tmp_path: Path, shown_weights: Path, encoder: str
+) -> None:
+    fitted = learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).model
+    before, _ = load_network(shown_weights)
+    colors = torch.from_numpy(EmbodiedScanDataset(homes, "train")[0].load_view(0).color)[None]
+    assert isinstance(fitted, PerceptionNetwork)
+    with torch.no_grad():
+        for level, (now, then) in enumerate(
+            zip(fitted.eval().encode_images(colors), before.encode_images(colors), strict=True)
+        ):
+            off = float((now - then).square().mean() / then.var())
+            assert off < 0.5, f"level {level}: {off}"
+    # the next stage goes on from what was learned, with the same cached features
+    path = tmp_path / "learned.safetensors"
+    with torch.no_grad():
+        assert fitted.image_projection is not None
+        fitted.image_projection[0].bias.fill_(3.0)
+    save_network(path, fitted, learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).classes)
+    onwards = learned_projections(homes, tmp_path / "a", path, learn="all", encoder=encoder)
+    assert (onwards.model.image_projection[0].bias == 3.0).all()  # type: ignore[index, union-attr]
+    assert onwards.model.image_projection[0].bias.requires_grad  # type: ignore[index, union-attr]
+    assert not onwards.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
+    again = learned_projections(homes, tmp_path / "a", path, encoder=encoder)
+    caches = [task.samples.sources[0].cache for task in (onwards, again)]  # type: ignore[attr-defined]
+    assert caches[0].paths(0)[1] == caches[1].paths(0)[1]
+
+
+@pytest.mark.parametrize(("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder")])
+def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
+    homes: Path, tmp_path: Path, shown_weights: Path, variant: int, named: str
+) -> None:
+    cache = learned_projections(homes, tmp_path, shown_weights, pictures="1").samples.sources[0].cache  # type: ignore[attr-defined]
+    scene = cache[0]
+    wanted, other = (cache._features_path(0, v) for v in (variant, 1 - variant))
+    if named == "variant":
+        wanted.write_bytes(other.read_bytes())
+    else:
+        cache.preparation = dataclasses.replace(cache.preparation, image_encoder="0" * 64)
+        cache._features_path(0, 0).write_bytes(wanted.read_bytes())
+        wanted = cache._features_path(0, 0)
+        cache._features_path(0, 1).write_bytes(other.read_bytes())
+    with pytest.raises(DatasetError, match=rf"{wanted.name} has image features of {named} .*reads {named}.*delete"):
+        _ = cache[0] if variant == 0 else cache.randomised_features(scene, variant)
+
+
+def test_a_training_says_what_room_its_image_features_need(
+    homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # two views and two variants: four levels of numbers of two bytes
+    needed = 2 * 2 * 2 * (56 * 72 * 24 + 28 * 36 * 40 + 14 * 18 * 112 + 7 * 9 * 320)
+    free = needed - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, free))  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match=rf"need {needed / 1e9:.2f} GB in .*--set cache=FOLDER"):
+        learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
+    free = needed
+    learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
+
+
+def test_a_share_of_the_views_is_blind() -> None:
+    levels = tuple(torch.rand(400, 2, 3, c) + 1.0 for c in (4, 5))
+    blind = _blinded(tuple(level.clone() for level in levels), 0.3, np.random.default_rng(0))
+    for level, other in zip(levels, blind, strict=True):
+        zero = (other == 0).flatten(1).all(1)
+        changed = (other != level).flatten(1).any(1)
+        assert 30 < int(zero.sum()) < 90
+        assert 90 < int(changed.sum()) < 150
+        mixed = changed & ~zero
+        torch.testing.assert_close(other[mixed].sum((1, 2)), level[mixed].sum((1, 2)))  # the same cells
+    assert all(torch.equal(a, b) for a, b in zip(_blinded(levels, 0.0, np.random.default_rng(0)), levels, strict=True))
+
+
 def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown option 'speed'"):
         TrainingRun.of({"speed": "fast"})
@@ -611,9 +736,23 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent_share must lie in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
     with pytest.raises(
-        ValueError, match=r"learn must be one of all, occupancy, grounding, presence, outputs, got 'detection'"
+        ValueError, match=r"learn must be one of all, occupancy, grounding, projections, got 'detection'"
     ):
         TrainingRun.of({"learn": "detection"})
+    with pytest.raises(ValueError, match=r"encoder must be one of .*efficientnet_lite0.*, got 'lite9'"):
+        TrainingRun.of({"encoder": "lite9"})
+    with pytest.raises(ValueError, match=r"image_size must be HxW, got '224'"):
+        TrainingRun.of({"image_size": "224"})
+    with pytest.raises(ValueError, match=r"image size must be positive multiples of 32, got \(224, 300\)"):
+        build_task(request(homes, "detection", options={"image_size": "224x300"}))
+    with pytest.raises(ValueError, match=r"projections=learned needs a frozen encoder: images=imagenet, or a file"):
+        TrainingRun.of({"projections": "learned"})
+    with pytest.raises(ValueError, match=r"learn=projections needs projections=learned"):
+        TrainingRun.of({"learn": "projections", "images": "imagenet"})
+    learned = {"projections": "learned", "images": "imagenet"}
+    boxes = TrainingRun.of(learned, task="boxes", data=homes, weights=tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=r"task boxes trains no projections"):
+        build_task(boxes)
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))
     with pytest.raises(ValueError, match=r"learn=occupancy: a network of task detection has no occupancy"):

@@ -198,15 +198,19 @@ class EmbodiedScanDataset:
     Args:
         root: folder that holds ``embodiedscan_infos_<split>.pkl`` and that image paths are relative to.
         split: train, val or test.
-        sources: keep only these sources; None = all.
+        sources: keep only these, separated by commas; empty = all.
 
-    Raises :class:`MissingSplitError` when the infos are missing, :class:`DatasetError` when they are malformed, and
+    Raises ``ValueError`` for an unknown source, :class:`MissingSplitError` when the infos are missing,
+    :class:`DatasetError` when they are malformed or hold no scan of the sources, and
     :class:`restricted_pickle.UnsafePickleError` when they hold anything but plain data.
     """
 
-    def __init__(self, root: str | Path, split: str = "train", sources: frozenset[str] | None = None) -> None:
+    def __init__(self, root: str | Path, split: str = "train", sources: str = "") -> None:
         self.root = Path(root)
         self.split = split
+        wanted = {name.strip() for name in sources.split(",") if name.strip()}
+        if unknown := sorted(wanted - set(SOURCES)):
+            raise ValueError(f"unknown sources {', '.join(unknown)}; known: {', '.join(SOURCES)}")
         path = infos_file(self.root, split)
         try:
             infos = load_plain_pickle(path)
@@ -224,7 +228,9 @@ class EmbodiedScanDataset:
         except (KeyError, TypeError) as error:
             raise DatasetError(f"{path} lacks {error}") from error
         self.categories: dict[int, str] = {int(k): str(name) for name, k in categories.items()}
-        self._entries = [e for e in entries if sources is None or _source(e, path) in sources]
+        self._entries = [e for e in entries if not wanted or _source(e, path) in wanted]
+        if wanted and not self._entries:
+            raise DatasetError(f"{path} has no scan of {', '.join(sorted(wanted))}")
         self._path = path
         self._by_name = {str(e["sample_idx"]): i for i, e in enumerate(self._entries)}
 
@@ -242,6 +248,10 @@ class EmbodiedScanDataset:
             raise DatasetError(
                 f"{self._path}: scan {entry.get('sample_idx', index)} has a missing or invalid entry: {error}"
             ) from error
+
+    def image_count(self, index: int) -> int:
+        """Images of scan ``index``."""
+        return len(self._entries[index]["images"])
 
     def by_name(self, sample_idx: str) -> Scan:
         """A scan by its sample_idx. Raises ``KeyError``."""
@@ -293,7 +303,7 @@ class EmbodiedScanDataset:
         path = self.root / f"embodiedscan_{self.split}_{name}.json"
         entries = json.loads(path.read_text())
         try:
-            return [_prompt(e) for e in entries if e["scan_id"] in self._by_name]
+            return [prompt_of(e) for e in entries if e["scan_id"] in self._by_name]
         except (KeyError, TypeError) as error:
             raise DatasetError(f"{path}: a prompt lacks {error}") from error
 
@@ -334,7 +344,8 @@ def _source(entry: Mapping[str, Any], path: Path) -> str:
     return source
 
 
-def _prompt(entry: Mapping[str, Any]) -> Prompt:
+def prompt_of(entry: Mapping[str, Any]) -> Prompt:
+    """A sentence from its entry in a file. Raises ``KeyError`` naming a missing key."""
     target = entry["target_id"]
     return Prompt(
         str(entry["scan_id"]),

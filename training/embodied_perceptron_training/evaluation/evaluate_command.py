@@ -269,12 +269,17 @@ def evaluate_tasks(
     data: DataSet,
     out: Annotated[Path, out_folder(help="Folder to write: metrics, tables and pictures.")],
     only: Annotated[Task | None, typer.Option(help="Only this: a task.")] = None,
+    views: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Views of a scene: so many, spread evenly. Default: 20; with paper weights 50, occupancy 20."
+        ),
+    ] = None,
     turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
     prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
-    frequent: Annotated[
-        int,
-        typer.Option("--frequent-classes", min=0, help="Only the so many most frequent of EmbodiedScan; 0 = all."),
-    ] = 0,
+    common_classes: Annotated[
+        bool, typer.Option("--common-classes", help="Only the 20 classes of the paper's monocular benchmark.")
+    ] = False,
     pictures: Annotated[
         int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
     ] = 2,
@@ -292,8 +297,8 @@ def evaluate_tasks(
 
     folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
     tasks = ALL_TASKS if only is None else (only.value,)
-    settings = (common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
-    spec = EvaluationSpec(folder, *settings, frequent=frequent)
+    settings = (common.split, weights, tasks, common.scenes, views or 0, turn_seed, prompts)
+    spec = EvaluationSpec(folder, *settings, common=common_classes)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     run_evaluation("all" if only is None else only.value, spec, out, common.workers, command, pictures)
 

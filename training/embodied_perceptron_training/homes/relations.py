@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.building.home import Home
 
@@ -21,6 +23,7 @@ OPEN_FROM = 0.1  # a joint beyond this share of its range is open
 _NEAR_MARGIN = 0.15  # the closest (farthest) must differ from the next by this share ...
 _NEAR_MARGIN_M = 0.10  # ... and by this distance
 _OVERLAP = 0.5  # share of the smaller footprint for above and below
+_CONTACT_M = 0.05  # of annotated boxes
 _SECTOR_COS = np.cos(np.deg2rad(40.0))  # half width of front, behind, left, right
 _ALLOCENTRIC_REACH_M = 2.5
 
@@ -59,6 +62,22 @@ def make_scene(home: Home, object_ids: Sequence[int]) -> Scene:
     high = np.array([c.max(0) for c in corners]).reshape(-1, 3)
     center = np.array([o.box9()[:3] for o in objects]).reshape(-1, 3)
     return Scene(objects, np.arange(len(objects)), low, high, center)
+
+
+def labelled_scene(boxes: F64, labels: Sequence[str], ids: NDArray[np.int64]) -> Scene:
+    """A :class:`Scene` of (N, 9) annotated boxes. An object is on another one whose top touches its bottom; fronts,
+    attributes and synonyms are unknown, and no text uses them."""
+    bounds = Bounds.of(boxes)
+    low, high = bounds.low, bounds.high
+    model = SimpleNamespace(attributes={}, synonyms=(), has_front=False)
+    objects: list[Any] = []
+    for row, label in enumerate(labels):
+        gap = np.abs(low[row, 2] - high[:, 2])
+        under = [k for k in np.argsort(gap) if k != row and gap[k] < _CONTACT_M]
+        holds = (k for k in under if _footprint_share(low[row], high[row], low[k], high[k]) > _OVERLAP)
+        known = {"model": model, "support": next(holds, None), "support_relation": "ontop"}
+        objects.append(SimpleNamespace(id=row, label=label, room=0, **known))
+    return Scene(tuple(objects), ids, low, high, boxes[:, :3])
 
 
 # -- states and support

@@ -17,49 +17,59 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
+from embodied_perceptron.inference.loading import load_network
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.official import CORRECTED
-from embodied_perceptron.nn.presets import Modality, Variant
+from embodied_perceptron.nn.presets import TASKS, Modality, Variant
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.tasks import SceneTask, build_task, train_run
+from embodied_perceptron_training.training.tasks import SceneTask, build_task, task_config, train_run
 from embodied_perceptron_training.training.trainer import MINUTES
 from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun
 
-Table = Literal[
-    "detection", "detectors", "architecture", "occupancy", "loss", "training-views", "tasks", "matchers", "views",
-    "occlusion",
-]  # fmt: skip
-TITLES: Mapping[Table, str] = {
-    "detection": "Continuous 3D detection by input (paper, Table 2)",
-    "detectors": "Multi-view 3D detection: detectors (paper, Table 3)",
-    "architecture": "Encoder and neck",
-    "occupancy": "Continuous semantic occupancy by input (paper, Table 4)",
-    "loss": "Box loss",
-    "training-views": "Views per sample of the training (paper, Figure 7c)",
-    "tasks": "One network for all tasks, and one for each",
-    "matchers": "Grounding: matchers, over the same detector (paper, Table 5)",
-    "views": "Views per scene, the same weights",
-    "occlusion": "Occlusion test when voxels read images, the same weights",
-}
-_DETECTION = ("AP25", "AP25_furniture", "AP50", "AR25", "AR50")
-_COLUMNS: Mapping[Table, tuple[str, ...]] = {
-    "detection": _DETECTION,
-    "detectors": _DETECTION,
-    "architecture": _DETECTION,
-    "occupancy": ("mIoU",),
-    "loss": _DETECTION,
-    "training-views": _DETECTION,
-    "tasks": (*_DETECTION, "mIoU", "top1_acc25"),
-    "matchers": ("top1_acc25", "top1_acc50", "top10_acc25", "ranked_AP25"),
-    "views": (*_DETECTION, "mIoU", "top1_acc25"),
-    "occlusion": (*_DETECTION, "mIoU", "top1_acc25"),
+_BOXES = ("AP25", "AR25", "AP50", "AR50")
+_DETECTION = (*_BOXES, *(f"{figure}_{group}" for group in FREQUENCY_GROUPS for figure in ("AP25", "AR25")))
+_GROUPED = ("AP25", "AP50", *(f"AP25_{group}" for group in FREQUENCY_GROUPS))
+_ALL = ("AP25", "AP25_furniture", "AP50", "AR25", "AR50", "mIoU", "top1_acc25")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results."""
+
+    title: str
+    columns: tuple[str, ...]
+    not_reproduced: tuple[str, ...] = ()  # rows of the paper that have no row here
+
+
+TABLES: Mapping[str, Table] = {
+    "detection": Table("Continuous 3D object detection (paper, Table 2)", _DETECTION),
+    "detectors": Table("Multi-view 3D object detection (paper, Table 2)", _DETECTION),
+    "occupancy": Table("Continuous occupancy prediction (paper, Table 3)", ("mIoU",)),
+    "multi-view-occupancy": Table(
+        "Multi-view occupancy prediction (paper, Table 3)", ("mIoU",), ("OccNet", "SurroundOcc")
+    ),
+    "monocular": Table("Monocular 3D object detection (paper, Table 4)", _BOXES, ("FCOS3D", "ImVoteNet")),
+    "matchers": Table(
+        "Visual grounding, over the same detector (paper, Table 5)",
+        ("top1_acc25", "top1_acc50", "top10_acc25", "ranked_AP25"),
+        ("L3Det",),
+    ),
+    "training-views": Table("Views per sample of the training (paper, Figure 7c)", _DETECTION),
+    "fusion": Table("Dense fusion (paper, Table 12)", ("mIoU",)),
+    "loss": Table("Sparse decoder (paper, Table 13)", _GROUPED),
+    "sources": Table("Training data (paper, Tables 8 and 14)", _GROUPED),
+    "tasks": Table("One network for all tasks, and one for each", _ALL),
+    "views": Table("Views per scene, the same weights (paper, Figures 7a and 7b)", _ALL),
+    "occlusion": Table("Occlusion test when voxels read images, the same weights", _ALL),
 }
 
 
@@ -68,8 +78,8 @@ class Row:
     """One line of a table."""
 
     name: str  # unique, and a folder's name
-    table: Table  # where it is shown
-    label: str  # printed text
+    table: str  # where it is shown
+    label: str  # printed text: the paper's name
     task: str = "detection"  # task, modality, variant, box_loss: of the trained network
     modality: Modality = "rgbd"
     variant: Variant = "ours"
@@ -85,89 +95,90 @@ class Row:
         if self.scored:
             return f"scored/{self.name}"
         own = (*("".join(pair) for pair in self.options), *([f"views{self.views}"] if self.views else []))
-        return "trained/" + "-".join((self.task, self.modality, self.variant, self.box_loss, *own)).replace("+", "-")
+        return "trained/" + "-".join((self.task, self.modality, self.variant, self.box_loss, *own)).replace(",", "+")
 
 
-def _by_input(table: Table, task: str) -> tuple[Row, ...]:
-    inputs: tuple[tuple[Modality, str], ...] = (("rgb", "RGB"), ("depth", "Depth"), ("rgbd", "RGB-D"))
-    return tuple(Row(f"{task}-{m}", table, label, task, m) for m, label in inputs)
-
-
-def _box_losses() -> Iterator[Row]:
-    """Seven designs of the box loss: the corner distances with and without an IoU loss."""
-    designs: tuple[tuple[BoxLoss, str], ...] = (
-        ("l1-angles", "centre, size, three angles"),
-        ("l1-matrix", "centre, size, rotation matrix"),
-        ("none", "rotated IoU"),
-        ("plain", "corner distance of the whole box"),
-        ("decoupled-three", "corner distances by centre, size, rotation"),
-        ("decoupled", "these and the whole box (paper)"),
-    )
-    for design, label in designs:
-        name = "iou" if design == "none" else design
-        yield Row(f"loss-{name}", "loss", label, box_loss=design, options=(("w_iou", str(float(design == "none"))),))
-    yield Row("loss-decoupled-iou", "loss", "the paper's and rotated IoU", options=(("w_iou", "1.0"),))
-
-
-_IOU = (("w_iou", "1.0"),)
 _VIEWS = (1, 2, 5, 10, 20, 50)
-_TRAINING_VIEWS = (1, 5, 10, 20, 40)
-_ALL_VIEWS = ("val_views", str(_VIEWS[-1]))  # are scored, however few a sample of the training shows
+# all views are scored, however few a sample of the training shows
+_TRAINED_VIEWS = (("random_views", "on"), ("val_views", str(_VIEWS[-1])))
+_OWN_LOSS = (("w_iou", "0.0"),)  # the design alone, without the IoU loss that tiny and base add
+_INPUTS: Mapping[Modality, str] = {"rgb": "Camera-Only", "depth": "Depth-Only", "rgbd": "Multi-Modality"}
+_DETECTORS: tuple[tuple[str, str, Modality, Variant, BoxLoss], ...] = (
+    ("imvoxelnet", "ImVoxelNet", "rgb", "imvoxelnet", "iou-cosines"),
+    ("votenet", "VoteNet", "depth", "votenet", "l1-cosines"),
+    ("fcaf3d", "FCAF3D", "depth", "fcaf3d", "iou-cosines"),
+    ("decoder", "+our decoder", "depth", "ours", "decoupled"),
+    ("painting", "+painting", "painting", "ours", "decoupled"),
+    ("ours", "Ours", "rgbd", "ours", "decoupled"),
+)
+_FUSIONS: tuple[tuple[str, str, Modality, Variant], ...] = (
+    ("painting", "Painting", "painting", "ours"),
+    ("minkunet", "MinkUNet", "rgbd", "minkunet"),
+    ("no-fpn", "MinkResNet (w/o FPN)", "rgbd", "no-fpn"),
+    ("ours", "MinkResNet (Ours)", "rgbd", "ours"),
+)
+_LOSSES: tuple[tuple[BoxLoss, str], ...] = (
+    ("plain", "w/o Decouple"),
+    ("sum", "Decouple (sum.)"),
+    ("average", "Decouple (avg.)"),
+    ("average-by-size", "+Norm by 3D Size"),
+    ("decoupled", "Decouple (weigh.)"),
+    ("iou-7dof", "7-DoF IoU Loss"),
+    ("decoupled-iou-7dof", "+ Corner Loss"),
+)
+_SOURCES = (("ScanNet", "scannet"), ("+3RScan", "scannet,3rscan"), ("+Matterport3D", "scannet,3rscan,matterport3d"))
+_MATCHERS: tuple[tuple[Variant, str], ...] = (("scanrefer", "ScanRefer"), ("butd-detr", "BUTD-DETR"), ("ours", "Ours"))
+_TASKS = {
+    "detection": "detection alone",
+    "occupancy": "occupancy alone",
+    "grounding": "grounding (and its detector)",
+    "multi": "all heads in one network (paper: without occupancy)",
+}
 ROWS: tuple[Row, ...] = (
-    *_by_input("detection", "continuous-detection"),
-    Row("detectors-votenet", "detectors", "votes (VoteNet)", modality="depth", variant="votenet"),
-    Row("detectors-imvoxelnet", "detectors", "images (ImVoxelNet)", "detection", "rgb", "imvoxelnet", "none", _IOU),
-    Row(
-        "detectors-fcaf3d-angles",
-        "detectors",
-        "FCAF3D, sines and cosines",
-        "detection",
-        "depth",
-        "fcaf3d-angles",
-        "l1-sincos",
-        _IOU,
-    ),
-    Row("detectors-fcaf3d", "detectors", "FCAF3D, its own yaw coding", modality="depth", variant="fcaf3d"),
-    Row("detectors-decoder", "detectors", "+ our decoder", modality="depth", variant="fcaf3d+decoder"),
-    Row("detectors-painting", "detectors", "+ painting", modality="painting"),
-    Row("detectors-ours", "detectors", "ours"),
-    Row("architecture-ours", "architecture", "ours"),
-    Row("architecture-minkunet", "architecture", "MinkUNet", variant="minkunet"),
-    Row("architecture-no-fpn", "architecture", "without the top-down pathway", variant="no-fpn"),
-    *_by_input("occupancy", "continuous-occupancy"),
-    *_box_losses(),
     *(
-        Row(f"training-views-{n}", "training-views", str(n), views=n, options=(("random_views", "on"), _ALL_VIEWS))
-        for n in _TRAINING_VIEWS
+        Row(f"{table}-{modality}", table, label, task, modality)
+        for table, task in (
+            ("detection", "continuous-detection"),
+            ("occupancy", "continuous-occupancy"),
+            ("multi-view-occupancy", "occupancy"),
+        )
+        for modality, label in _INPUTS.items()
     ),
-    Row("tasks-detection", "tasks", "detection alone"),
-    Row("tasks-occupancy", "tasks", "occupancy alone", task="occupancy"),
-    Row("tasks-grounding", "tasks", "grounding (and its detector)", task="grounding"),
-    Row("tasks-multi", "tasks", "all three heads", task="multi"),
-    Row("matchers-scanrefer", "matchers", "ScanRefer", task="grounding", variant="scanrefer"),
-    Row("matchers-butd-detr", "matchers", "BUTD-DETR", task="grounding", variant="butd-detr"),
-    Row("matchers-ours", "matchers", "ours", task="grounding"),
-    *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
-    Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
-    Row("occlusion-with", "occlusion", "with", "multi", scored=True, occlusion=True),
+    *(
+        Row(f"{table}-{n}", table, label, task, inputs, network, loss, () if loss == "decoupled" else _OWN_LOSS)
+        for table, task in (("detectors", "detection"), ("monocular", "monocular-detection"))
+        for n, label, inputs, network, loss in _DETECTORS
+    ),
+    *(Row(f"matchers-{v}", "matchers", label, "grounding", variant=v) for v, label in _MATCHERS),
+    *(
+        Row(f"training-views-{n}", "training-views", str(n), views=n, options=_TRAINED_VIEWS)
+        for n in (1, 5, 10, 20, 40)
+    ),
+    *(Row(f"fusion-{n}", "fusion", label, "occupancy", inputs, network) for n, label, inputs, network in _FUSIONS),
+    *(Row(f"loss-{loss}", "loss", label, box_loss=loss, options=_OWN_LOSS) for loss, label in _LOSSES),
+    *(
+        Row(f"sources-{n}-{val or 'all'}", "sources", f"{label}; {val_label}", options=options)
+        for val, val_label in (("scannet", "ScanNet"), ("", "EmbodiedScan"))
+        for n, (label, train) in enumerate(_SOURCES, 1)
+        for options in [(("sources", train), *([("val_sources", val)] if val else []))]
+    ),
+    *(Row(f"tasks-{task}", "tasks", label, task) for task, label in _TASKS.items()),
+    *(Row(f"views-{n}", "views", str(n), scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
+    *(Row(f"occlusion-{n}", "occlusion", n, scored=True, occlusion=n == "with") for n in ("without", "with")),
 )
 
 
 def chosen_rows(names: Sequence[str], preset: str = "tiny") -> tuple[Row, ...]:
-    """Rows by their names or their tables' names, in the tables' order; ``all`` = every row of the preset (``paper``
-    grounds among voxels, and has no ``matchers`` rows).
+    """Rows by their names or their tables' names, in the tables' order; ``all`` = every row of the preset: ``paper``
+    grounds among voxels and has no ``matchers``, the others have no image pyramid and no ``fusion``.
 
     Raises ``ValueError`` naming unknown names.
     """
-    known = {r.name for r in ROWS} | set(TITLES) | {"all"}
-    unknown = sorted(set(names) - known)
+    unknown = sorted(set(names) - {r.name for r in ROWS} - set(TABLES) - {"all"})
     if unknown:
-        raise ValueError(f"unknown rows {', '.join(unknown)}; tables: {', '.join(TITLES)}; or rows by name")
-    wanted = set(names)
-    return tuple(
-        r for r in ROWS
-        if {r.name, r.table} & wanted or ("all" in wanted and not (preset == "paper" and r.table == "matchers"))
-    )  # fmt: skip
+        raise ValueError(f"unknown rows {', '.join(unknown)}; tables: {', '.join(TABLES)}; or rows by name")
+    wanted, absent = set(names), "matchers" if preset == "paper" else "fusion"
+    return tuple(r for r in ROWS if {r.name, r.table} & wanted or ("all" in wanted and r.table != absent))
 
 
 @dataclass(frozen=True)
@@ -198,18 +209,28 @@ class Budget:
         own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
         names = ("data", "val", "preset", "seed", "options")
         used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("steps", "settings")))}
-        kind = (
-            row.task,
-            row.modality,
-            row.variant,
-            row.box_loss,
-            row.scored,
-            row.views,
-            row.truth_views,
-            row.occlusion is not False,
-            *row.options,
-        )
+        kind = dataclasses.astuple(dataclasses.replace(row, name="", table="", label=""))
         return dict(json.loads(json.dumps({"row": kind, **used})))  # the types of a stored one
+
+
+def planned(rows: Sequence[Row], budget: Budget) -> str:
+    """One line per row, in their tables: the paper's name and what would be trained or scored; then the paper's rows
+    without one. Raises ``ValueError`` for settings that do not fit a row."""
+    lines = []
+    for name in dict.fromkeys(row.table for row in rows):
+        lines.append(TABLES[name].title)
+        for row in (r for r in rows if r.table == name):
+            if row.scored:
+                lines.append(f"  {row.label}: scores given weights with {row.views or 'the usual'} views")
+                continue
+            run = _trained_run(row, budget)
+            task_config(run, len(DETECTION_CLASSES))
+            length = f"{run.schedule.steps} steps" if run.schedule.steps else f"{run.schedule.epochs:g} epochs"
+            set_ = "".join(f", {key}={value}" for key, value in row.options)
+            kind = f"{row.task}, {row.modality}, network {row.variant}, box loss {row.box_loss}{set_}"
+            lines.append(f"  {row.label}: trains {kind}; {length} -> {row.folder()}")
+        lines += [f"  {label}: not reproduced" for label in TABLES[name].not_reproduced]
+    return "\n".join(lines)
 
 
 def run_rows(
@@ -288,8 +309,6 @@ def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
         if other.table != row.table or not asked.exists():
             continue
         theirs = json.loads(asked.read_text(encoding="utf-8"))
-        if not theirs.get("minutes"):  # once the length of a training, and 0 where steps were
-            theirs.pop("minutes", None)
         if {**theirs, "row": None} != {**identity, "row": None} or (
             other.folder() == row.folder() and theirs != identity
         ):
@@ -328,12 +347,15 @@ def _run(row: Row, budget: Budget, options: Mapping[str, str], **values: Any) ->
     return TrainingRun.of(options, **kind, **data, **values)
 
 
-def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
-    geometry_alone = row.modality == "depth"
-    options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")} | dict(row.options)
+def _trained_run(row: Row, budget: Budget) -> TrainingRun:
+    options = {k: v for k, v in budget.options.items() if row.modality != "depth" or k not in ("images", "pretrained")}
     settings = {"validations": 1, "validate_first": False, **budget.settings}
     length = {"steps": budget.steps} if budget.steps else {}
-    run = _run(row, budget, options, **settings, **length, minutes=budget.minutes)
+    return _run(row, budget, options | dict(row.options), **settings, **length, minutes=budget.minutes)
+
+
+def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
+    run = _trained_run(row, budget)
     outcome = train_run(run, folder, RunFolder(folder).state.exists(), quiet)
     if outcome.stopped == MINUTES:
         return None
@@ -349,9 +371,14 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
 def _scored(row: Row, budget: Budget) -> dict[str, Any]:
     if budget.weights is None:
         raise ValueError(f"row {row.name} scores given weights: --weights must say which")
+    config = load_network(budget.weights)[0].config
+    heads = [head for head in TASKS if getattr(config, head) is not None]
+    row = dataclasses.replace(row, task=heads[0] if len(heads) == 1 else "multi", modality=config.modality)
     # features have to come from the weights' own image encoder
-    options = {**budget.options, "images": str(budget.weights)}
-    task = build_task(_run(row, budget, options, weights=budget.weights))
+    own = {"images": str(budget.weights)} if config.uses_images else {}
+    options = {"classes": "weights", **budget.options, **own}
+    run = _run(row, dataclasses.replace(budget, preset=config.name), options, weights=budget.weights)
+    task = build_task(run)
     assert isinstance(task, SceneTask)
     network = task.model
     assert isinstance(network, PerceptionNetwork)
@@ -370,12 +397,12 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     """The tables of ``results`` (of :func:`run_row`) in Markdown; figures in percent."""
     parts = []
-    for table, title in TITLES.items():
-        rows = [r for r in results if r["table"] == table]
+    for name, table in TABLES.items():
+        rows = [r for r in results if r["table"] == name]
         if not rows:
             continue
-        columns = [c for c in _COLUMNS[table] if any(c in r["figures"] for r in rows)]
-        lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        columns = [c for c in table.columns if any(c in r["figures"] for r in rows)]
+        lines = [f"**{table.title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for r in rows:
             values = [r["figures"].get(c) for c in columns]
             cells = [f"{v:.2f}" if isinstance(v, (int, float)) and np.isfinite(v) else "-" for v in values]

@@ -71,7 +71,8 @@ class MotionRange:
     """Distribution of motions."""
 
     yaw_rad: float = math.pi  # turns are uniform in [-yaw_rad, yaw_rad]; pi = any
-    mirror: float = 0.5  # probability
+    mirror: float = 0.5  # probability of a flip along x
+    mirror_y: float = 0.0  # probability of a flip along y: the mirror of x and half a turn
     scale: float = 0.1  # factor uniform in [1 - scale, 1 + scale]
     shift_m: float = 20.0  # horizontal shift, uniform in a square of this half size
     floor_m: float = 0.5  # vertical shift, uniform: where the grid cuts the floor
@@ -86,9 +87,12 @@ class MotionRange:
         yaw_rad = float(rng.uniform(-self.yaw_rad, self.yaw_rad))
         if self.quarter_turns:
             yaw_rad += int(rng.integers(4)) * math.pi / 2
+        mirrored = bool(rng.random() < self.mirror)
+        if self.mirror_y and rng.random() < self.mirror_y:
+            mirrored, yaw_rad = not mirrored, yaw_rad + math.pi
         return Motion(
             yaw_rad,
-            bool(rng.random() < self.mirror),
+            mirrored,
             float(rng.uniform(1.0 - self.scale, 1.0 + self.scale)),
             (float(x + dx), float(y + dy), float(z + dz)),
         )

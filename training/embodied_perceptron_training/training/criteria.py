@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -159,19 +159,23 @@ def decoupled_corner_loss(
     return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
 
 
-def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix", "sincos"]) -> Tensor:
-    """(N,) sum of the absolute differences of centre, size and rotation: of its three (wrapped) angles, of their sines
-    and cosines, or of the nine matrix entries."""
-    if rotation == "matrix":
-        turned = (predicted.rotation - target.rotation).flatten(1)
-    elif rotation == "sincos":
-        mine, theirs = predicted.boxes()[:, 6:], target.boxes()[:, 6:]
-        turned = torch.cat([mine.sin() - theirs.sin(), mine.cos() - theirs.cos()], 1)
-    else:
-        turned = predicted.boxes()[:, 6:] - target.boxes()[:, 6:]
-        turned = torch.remainder(turned + torch.pi, 2 * torch.pi) - torch.pi
-    parts = torch.cat([predicted.center - target.center, predicted.size - target.size, turned], 1)
-    return parts.abs().sum(1)
+def l1_box_loss(predicted: BoxParts, target: BoxParts, parts: Sequence[str]) -> Tensor:
+    """(N,) sum of the absolute differences of ``parts``: ``center``, ``size``, ``cosines`` of the Euler angles."""
+    differences = {
+        "center": predicted.center - target.center,
+        "size": predicted.size - target.size,
+        "cosines": predicted.boxes()[:, 6:].cos() - target.boxes()[:, 6:].cos(),
+    }
+    return torch.cat([differences[part] for part in parts], 1).abs().sum(1)
+
+
+def with_fewer_axes(boxes: BoxParts, dof: int) -> BoxParts:
+    """Boxes turned by their yaw alone (7 degrees of freedom) or not at all (6)."""
+    turned = boxes.rotation[:, 1, 1], -boxes.rotation[:, 0, 1]  # cosine and sine of yaw, times the cosine of beta
+    length = torch.hypot(*turned).clamp_min(_EPS)
+    one, zero = torch.ones_like(length), torch.zeros_like(length)
+    c, s = (v / length for v in turned) if dof == 7 else (one, zero)
+    return boxes._replace(rotation=torch.stack([c, -s, zero, s, c, zero, zero, zero, one], 1).view(-1, 3, 3))
 
 
 def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
@@ -290,7 +294,7 @@ def _negative_log(p: Tensor) -> Tensor:
 def contrastive_alignment(
     queries: Tensor, tokens: Tensor, positive: Tensor, token_mask: Tensor, temperature: float = 0.07
 ) -> Tensor:
-    """Contrastive loss of queries and tokens in the common space; both directions, averaged -> (...).
+    """Contrastive loss of queries and tokens in the common space, equations (3) to (5) of the appendix -> (...).
 
     Args:
         queries: (..., Q, D) embeddings, normalised here.
@@ -299,19 +303,18 @@ def contrastive_alignment(
         token_mask: (..., L) bool, True = a token (not padding).
 
     Per query with positives: the mean over its tokens of -log softmax over tokens; per token with positives the same
-    over queries; each direction averaged over its members. 0 without any positive.
+    over queries; the sum over all of them. 0 without any positive.
     """
     words = token_mask.unsqueeze(-2)
     positive = positive & words
     similarity = functional.normalize(queries, dim=-1) @ functional.normalize(tokens, dim=-1).mT / temperature
     similarity = similarity.masked_fill(~words, torch.finfo(similarity.dtype).min)  # (..., Q, L)
-    return 0.5 * (_align(similarity, positive) + _align(similarity.mT, positive.mT))
+    return _align(similarity, positive) + _align(similarity.mT, positive.mT)
 
 
 def _align(similarity: Tensor, positive: Tensor) -> Tensor:
     log_p = torch.log_softmax(similarity, dim=-1).masked_fill(~positive, 0.0)
-    of_rows = log_p.sum(-1) / positive.sum(-1).clamp_min(1)  # 0 without positives
-    return -of_rows.sum(-1) / positive.any(-1).sum(-1).clamp_min(1)
+    return -(log_p.sum(-1) / positive.sum(-1).clamp_min(1)).sum(-1)
 
 
 # -- detection
@@ -680,20 +683,6 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     return result.reshape(shape).to(labels.dtype)
 
 
-def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[int, int, int], ratio: int) -> Tensor:
-    """The released code's coarse targets: (M, 4) x, y, z, label in order and (X, Y, Z) visibility -> labels.
-
-    The last voxel written wins, and labels of unobserved voxels leak into partly observed cells.
-    """
-    coarse = np.zeros([n // ratio for n in grid], dtype=np.int64)
-    for x, y, z, label in occupancy.tolist():
-        coarse[x // ratio, y // ratio, z // ratio] = label
-    if mask is not None:
-        seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
-        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
-    return torch.from_numpy(coarse)
-
-
 # weights of the corner distances by centre, size, rotation alone and by the whole box, as the paper
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 
@@ -703,17 +692,23 @@ class BoxTerms:
     """A design of the box loss."""
 
     corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # (center, size, rotation, whole box)
-    l1: Literal["angles", "matrix", "sincos"] | None = None  # :func:`l1_box_loss` instead
+    by_size: bool = False  # corner distances as shares of the box's mean side
+    l1: tuple[str, ...] = ()  # parts of :func:`l1_box_loss`, instead
+    iou_dof: int = 0  # IoU loss of boxes with so many degrees of freedom, :func:`with_fewer_axes`; 0 = none
 
 
+# the designs of Table 13 in its order, then the paper's baselines: L1 on the cosines of Euler angles beside the
+# original loss of VoteNet (centre, size), and of FCAF3D and ImVoxelNet (IoU)
 BOX_LOSSES: Mapping[str, BoxTerms] = {
-    "decoupled": BoxTerms(DECOUPLED),
-    "decoupled-three": BoxTerms((1 / 3, 1 / 3, 1 / 3, 0.0)),
     "plain": BoxTerms((0.0, 0.0, 0.0, 1.0)),
-    "l1-angles": BoxTerms(l1="angles"),
-    "l1-matrix": BoxTerms(l1="matrix"),
-    "l1-sincos": BoxTerms(l1="sincos"),
-    "none": BoxTerms(),
+    "sum": BoxTerms((1.0, 1.0, 1.0, 1.0)),
+    "average": BoxTerms((0.25, 0.25, 0.25, 0.25)),
+    "average-by-size": BoxTerms((0.25, 0.25, 0.25, 0.25), by_size=True),
+    "decoupled": BoxTerms(DECOUPLED),
+    "iou-7dof": BoxTerms(iou_dof=7),
+    "decoupled-iou-7dof": BoxTerms(DECOUPLED, iou_dof=7),
+    "l1-cosines": BoxTerms(l1=("center", "size", "cosines")),
+    "iou-cosines": BoxTerms(l1=("cosines",), iou_dof=6),
 }
 
 
@@ -772,7 +767,7 @@ class BoxTarget:
 @dataclass(frozen=True)
 class DetectionCriterion:
     """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes. Normalised by the
-    positives of the whole batch, or (as released) of each scene, then the mean over scenes."""
+    positives of the whole batch."""
 
     min_points: int = 27  # as top_points and min_size_m, see :func:`assign_batch`
     top_points: int = 18
@@ -780,15 +775,14 @@ class DetectionCriterion:
     iou_weight: float = 0.0  # of an additional rotated IoU loss
     box: BoxTerms = BOX_LOSSES["decoupled"]  # the design of the box loss
     two_sided: bool = False  # corner distances in both directions
-    normalize: Literal["batch", "scene"] = "batch"
     released: bool = False  # restore the faults of the released assignment
     reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center"[, "box"][, "iou"][, "presence"][, "votes"][, "object"]}``; without positives only
-        "class", "presence" and "object" count. On a device, unassigned points are computed and masked, since reading
-        their number would synchronise.
+        """``{"class", "center"[, "box"][, "iou/7-dof"][, "iou"][, "presence"][, "votes"][, "object"]}``; without
+        positives only "class", "presence" and "object" count. On a device, unassigned points are computed and masked,
+        since reading their number would synchronise.
 
         Raises ``ValueError`` for targets that do not fit; their values are checked on the CPU only.
         """
@@ -816,9 +810,14 @@ class DetectionCriterion:
             ),
         }
         if any(self.box.corners):
-            of_boxes["box"] = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
+            corners = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
+            of_boxes["box"] = corners / wanted.size.mean(1) if self.box.by_size else corners
         elif self.box.l1:
             of_boxes["box"] = l1_box_loss(predicted, wanted, self.box.l1)
+        if self.box.iou_dof:
+            dof = self.box.iou_dof
+            fewer = rotated_iou_loss(with_fewer_axes(predicted, dof), with_fewer_axes(wanted, dof))
+            of_boxes[f"iou/{dof}-dof"] = fewer
         if self.iou_weight:
             of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
         of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}
@@ -827,16 +826,8 @@ class DetectionCriterion:
             of_points["presence"] = sigmoid_focal(prediction.presence_logits, positive)
         counted = {name: torch.where(found.taken, values, 0.0) for name, values in of_boxes.items()}
         number = found.taken.to(logits.dtype)
-        if self.normalize == "batch":
-            norm = self.reduce(number.sum()).clamp_min(1.0)
-            losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
-        else:
-            own = logits.new_zeros(len(targets))
-            norm = self.reduce(own.index_add(0, found.scene, number)).clamp_min(1.0)
-            scene = torch.arange(len(points.row), device=logits.device)[:, None].expand_as(points.row)
-            sums = {name: own.index_add(0, points.scatter(scene), values) for name, values in of_points.items()}
-            sums |= {name: own.index_add(0, found.scene, values) for name, values in counted.items()}
-            losses = {name: (values / norm).mean() for name, values in sums.items()}
+        norm = self.reduce(number.sum()).clamp_min(1.0)
+        losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
         if prediction.votes is not None:
             losses["votes"] = vote_loss(prediction.votes, truth, self.reduce)
         return {**losses, **self._object_losses(prediction, points, truth, found.level)}
@@ -897,7 +888,7 @@ class OccupancyCriterion:
     """Cross entropy and scene-class affinity on every scale; scale i has the weight ``0.5 ** i``. A process without
     samples passes grids of batch size 0."""
 
-    released: bool = False  # restore the released faults, also :func:`released_coarse_labels`
+    released: bool = False  # restore the released faults
     reduce: Reduce = same  # mean of a value over processes
 
     @full_precision

@@ -34,7 +34,7 @@ from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 from embodied_perceptron_training.training.training_run import NetworkChoice, TrainingRun
 
-_PREFIXES = ("image_encoder.", "image_projection.")
+IMAGE_PREFIXES = ("image_encoder.", "image_projection.")
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class ImageTask:
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
         """Write encoder and projections with their names in the whole network, for :func:`load_images`."""
-        state = {k: v for k, v in model.state_dict().items() if k.startswith(_PREFIXES)}
+        state = {k: v for k, v in model.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
 
 
@@ -247,8 +247,8 @@ def check_packaged_images(config: NetworkConfig, choice: NetworkChoice) -> None:
     if option and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
         raise ValueError(
             f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} (preset "
-            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or leave the option out to "
-            "train it from random weights"
+            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file with --set {option}=FILE, or "
+            "train it from random weights with --set pretrained=random"
         )
 
 
@@ -288,11 +288,51 @@ def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     Raises ``ValueError`` when a key is missing or has another shape.
     """
-    own = {k: v for k, v in network.state_dict().items() if k.startswith(_PREFIXES)}
+    own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
     wrong = [k for k, v in own.items() if k not in state or state[k].shape != v.shape]
     if wrong:
         raise ValueError(f"image weights do not fit this preset: {wrong[0]} and {len(wrong) - 1} others")
     network.load_state_dict({k: state[k].to(v.dtype) for k, v in own.items()}, strict=False)
+
+
+def views_for_projections(datasets: Sequence[EmbodiedScanDataset], count: int = 64) -> list[NDArray[np.uint8]]:
+    """At most ``count`` (H, W, 3) uint8 images, evenly over all views of all scans."""
+    views = [(scan, k) for dataset in datasets for scan in dataset for k in range(len(scan.images))]
+    rows = np.unique(np.linspace(0, len(views) - 1, min(count, len(views))).astype(int))
+    return [views[row][0].load_view(views[row][1]).color for row in rows]
+
+
+@torch.no_grad()
+def fit_projections(
+    network: PerceptionNetwork, teacher: PerceptionNetwork, views: Sequence[NDArray[np.uint8]], ridge: float = 1e-3
+) -> list[float]:
+    """Set the projections of ``network`` by ridge regression so that they reproduce the image features of ``teacher``.
+
+    Both networks need projections to the same channels. ``views`` are (H, W, 3) uint8. Returns the share of the
+    teacher's variance that each level reproduces in these views.
+    """
+    assert network.image_encoder is not None
+    assert network.image_projection is not None
+    shares, pairs, encoder = [], [], network.image_encoder.eval()
+    for color in views:
+        batch = torch.from_numpy(np.ascontiguousarray(color))[None]
+        own = encoder(encoder.prepare(batch, network.config.image.size))
+        theirs = [
+            functional.interpolate(y, size=x.shape[2:], mode="bilinear", align_corners=False)
+            for x, y in zip(own, teacher.encode_images(batch), strict=True)
+        ]
+        pairs.append((own, theirs))
+    for level, conv in enumerate(network.image_projection):
+        x, y = (torch.cat([pair[k][level].flatten(2)[0].T for pair in pairs]).double() for k in (0, 1))
+        mean_x, mean_y = x.mean(0), y.mean(0)
+        x, y = x - mean_x, y - mean_y
+        gram = x.T @ x
+        gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+        weight = torch.linalg.solve(gram, x.T @ y)  # (C, P)
+        conv.weight.copy_(weight.T[:, :, None, None])
+        conv.bias.copy_(mean_y - mean_x @ weight)
+        shares.append(1.0 - float((y - x @ weight).square().sum() / y.square().sum().clamp_min(1e-12)))
+    return shares
 
 
 def _at_level(labels: Tensor, size: torch.Size) -> Tensor:

@@ -22,15 +22,13 @@ from embodied_perceptron_training.training.criteria import (
     GroundingTarget,
     Losses,
     OccupancyCriterion,
-    PaddedBoxes,
     PointerCriterion,
     Reduce,
     coarse_labels,
     detection_predictions,
     grounding_layers,
-    sigmoid_focal,
 )
-from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass, VoxelAnswers, clamp_min_size
+from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 Objective = Callable[[ScenePass, Reduce], Losses]
@@ -109,19 +107,16 @@ def occupancy_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:
 
 
 def voxel_losses(criterion: GroundingCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:
-    """``{"class", "box"[, "iou"][, "contrastive"]}`` of a decoder over voxels, means over layers, and ``"selection"``;
-    zero without sentences."""
+    """``{"class", "box"[, "iou"][, "contrastive"]}`` of a decoder over voxels, sums over layers; zero without
+    sentences."""
     answers = scene_pass.voxel_answers()
     if answers is None:
-        nothing = scene_pass.features.levels[0].feats.new_zeros(())
-        for _ in range(2):  # as often as with sentences: for matched boxes, and for voxels inside of them
-            reduce(nothing)
+        reduce(scene_pass.features.levels[0].feats.new_zeros(()))  # as with sentences: for matched boxes
         return {"class": zero_loss(scene_pass.network.grounding)}
     targets = [
         GroundingTarget(boxes, named[None].expand(len(boxes), -1))
         for boxes, named in zip(answers.boxes, answers.named, strict=True)
     ]
-    selection, positives = _selection(answers)
     layers = grounding_layers(answers.output)
     if criterion.contrastive_weight:
         assert scene_pass.network.grounding is not None
@@ -132,21 +127,7 @@ def voxel_losses(criterion: GroundingCriterion, scene_pass: ScenePass, reduce: R
         ]
     losses = dataclasses.replace(criterion, reduce=reduce)(layers, targets, ~answers.token_pad)
     kinds = sorted({k.split("/")[1] for k in losses})
-    summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
-    return {**summed, "selection": selection / reduce(positives).clamp_min(1.0)}
-
-
-def _selection(answers: VoxelAnswers) -> tuple[Tensor, Tensor]:
-    """Summed focal loss of all voxels with all tokens, and the number of positives: voxels inside of a named object
-    with the tokens that name it."""
-    truth = PaddedBoxes.of([clamp_min_size(boxes) for boxes in answers.boxes])
-    offset = answers.points_m[:, :, None] - truth.boxes[:, None, :, :3]
-    local = torch.einsum("sgij,sngi->sngj", truth.rotation, offset)  # (S, N, G, 3) in the boxes' frames
-    inside = (local.abs() <= 0.5 * truth.boxes[:, None, :, 3:6]).all(-1) & truth.there[:, None]
-    real = ~answers.pad[:, :, None] & ~answers.token_pad[:, None]  # (S, N, T)
-    wanted = real & inside.any(2, keepdim=True) & torch.stack(answers.named)[:, None]
-    logits = answers.output.selection_logits.masked_fill(~real, 0.0)  # -inf at padding
-    return sigmoid_focal(logits, wanted).masked_fill(~real, 0.0).sum(), wanted.sum().to(logits.dtype)
+    return {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum() for kind in kinds}
 
 
 def object_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:

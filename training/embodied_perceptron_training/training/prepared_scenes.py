@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,17 @@ from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.embodiedscan import (
+    DatasetError,
+    EmbodiedScanDataset,
+    Prompt,
+    Scan,
+    prompt_of,
+)
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_prompts
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
+from embodied_perceptron_training.homes.relations import labelled_scene
 from embodied_perceptron_training.training.domain_randomisation import randomised_image
 
 PREPARED_VERSION = 3
@@ -97,6 +106,7 @@ class Preparation:
     voxel_size_m: float = 0.02  # of the map
     views: int = 20  # at most this many, evenly spaced over the scan
     image_encoder: str = ""  # SHA-256 of the frozen encoder's weights; empty without image features
+    view_bytes: int = field(default=0, compare=False)  # of the image features of one view
     text_encoder: str = ""  # its name; empty without language
     pictures: int = 0  # number of further sets of image features, of randomised images
     prompts: tuple[str, ...] = ("vg",)  # names of the files of sentences, see :func:`sentences_of`
@@ -144,6 +154,10 @@ class SceneCache:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def view_count(self, index: int) -> int:
+        """Views of scene ``index``."""
+        return min(self.preparation.views, self.dataset.image_count(index))
+
     def paths(self, index: int) -> tuple[Path, Path | None]:
         """Files of scene ``index`` and of its image features, which depend on the encoder.
 
@@ -162,12 +176,28 @@ class SceneCache:
         key = self.preparation.key(scan.sample_idx, len(scan.images), "image_encoder")
         return self.folder / f"{key}.features{variant or ''}.safetensors"
 
+    def check_room(self) -> None:
+        """Raise ``OSError`` with the bytes that the missing image features need, where the disk has less room."""
+        p, needed = self.preparation, 0
+        for index in range(len(self) if p.image_encoder and p.view_bytes else 0):
+            missing = sum(not self._features_path(index, variant).exists() for variant in range(p.pictures + 1))
+            needed += missing * min(p.views, len(self.dataset[index].images)) * p.view_bytes
+        there = next(parent for parent in (self.folder, *self.folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(there).free
+        if needed > free:
+            raise OSError(
+                f"the image features of {len(self)} scenes need {needed / 1e9:.2f} GB in {self.folder}, where "
+                f"{free / 1e9:.2f} GB are free: free some, name another folder by --set cache=FOLDER, or use fewer "
+                "--set pictures"
+            )
+
     def __getitem__(self, index: int) -> PreparedScene:
-        """Scene ``index``, read from the disk if it exists. Raises :class:`DatasetError` naming a corrupt file."""
+        """Scene ``index``, read from the disk if it exists. Raises :class:`DatasetError` naming a corrupt file, and
+        one with image features of another encoder or variant."""
         self.prepare(index)
         path, features = self.paths(index)
         try:
-            return _read(path, features)
+            return _read(path, features, self.preparation.image_encoder)
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
 
@@ -195,21 +225,21 @@ class SceneCache:
             views = [self._inference.view(p) for p in _randomised(scan.sample_idx, posed, variant)]
             levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
             with atomic_path(target) as temporary:
-                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
+                made = {"encoder": self.preparation.image_encoder, "variant": str(variant)}
+                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size), **made})
 
     def randomised_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
         """:attr:`PreparedScene.features` of the scene's images in randomisation ``variant`` (from 1)."""
         index = self.dataset.position(scene.name)
         self.prepare(index)
-        with safe_open(str(self._features_path(index, variant)), "pt") as file:
-            return tuple(file.get_tensor(name) for name in sorted(file.keys()))
+        return _read_features(self._features_path(index, variant), self.preparation.image_encoder, variant)[0]
 
     def _make(
         self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         voxels = self._voxels(posed)
-        if len(voxels.hits) == 0:
-            raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
+        if not any((p.frame.depth_m > 0).any() for p in posed):
+            raise DatasetError(f"{scan.sample_idx}: its views have no depth")
         named = len(scan.labels)
         visible = np.zeros((len(chosen), named + len(scan.unlabelled)), bool)
         for n, i in enumerate(chosen):
@@ -245,11 +275,11 @@ class SceneCache:
         scan = self.dataset.by_name(scene.name)
         return self._voxels([posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)])
 
-    def colors(self, scene: PreparedScene, chosen: Sequence[int]) -> torch.Tensor:
-        """(V, H, W, 3) uint8 images of some of a scene's views (positions among them)."""
+    def colors(self, scene: PreparedScene, chosen: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
+        """(V, h, w, 3) uint8 images of some of a scene's views (positions among them), resized once to ``size``."""
         scan = self.dataset.by_name(scene.name)
-        frames = [posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)]
-        return torch.from_numpy(np.stack([f.frame.color for f in frames]))
+        images = [resized(scan.load_view(scene.views[v]).color, *size) for v in chosen]
+        return torch.from_numpy(np.stack(images))
 
     def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
         """:attr:`PreparedScene.occupancy` of some of a scene's views (positions among them)."""
@@ -295,8 +325,14 @@ class SceneCache:
 
 
 def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
-    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded``
-    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
+    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), the phrases of all scans' ``grounded``
+    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`), or those ``made`` from annotated boxes.
+    Raises what reading them raises."""
+    if name == "made":
+        scenes = [(scan.sample_idx, labelled_scene(scan.boxes, scan.labels, scan.ids)) for scan in dataset]
+        spec = PromptSpec(free_share=0.0)
+        made = (make_prompts(scene, scan, spec, np.random.default_rng(k)) for k, (scan, scene) in enumerate(scenes))
+        return [prompt_of(entry) for entries in made for entry in entries]
     if name != "grounded":
         return dataset.prompts(name)
     files = [(scan.sample_idx, dataset.root / "language" / f"{scan.sample_idx}.json") for scan in dataset]
@@ -309,11 +345,18 @@ def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:
     Colour is resized to the depth image where they differ (both are centred on the same ray).
     """
     view = scan.load_view(index)
-    camera, color = view.depth_camera, view.color
-    if color.shape[:2] != (camera.height, camera.width):
-        color = np.asarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA), np.uint8)
+    camera = view.depth_camera
+    color = resized(view.color, camera.height, camera.width)
     frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, camera)
     return PosedFrame(frame, view.T_world_camera)
+
+
+def resized(color: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """(H, W, 3) -> (height, width, 3)."""
+    if color.shape[:2] == (height, width):
+        return color
+    method = cv2.INTER_AREA if height * width < color.shape[0] * color.shape[1] else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(color, (width, height), interpolation=method), np.uint8)
 
 
 def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
@@ -328,13 +371,26 @@ def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequenc
     ]
 
 
-def _read(path: Path, features: Path | None) -> PreparedScene:
+def _read_features(path: Path, encoder: str, variant: int) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
+    """Image features of a scene, and the (h, w) of their images. Raises :class:`DatasetError` where another encoder or
+    variant made them; files of older versions do not say."""
+    with safe_open(str(path), "pt") as file:
+        meta = file.metadata()
+        for name, wanted in (("encoder", encoder), ("variant", str(variant))):
+            if meta.get(name, wanted) != wanted:
+                raise DatasetError(
+                    f"{path} has image features of {name} {meta[name]:.12}, this training reads {name} {wanted:.12}: "
+                    "delete the file, or name another folder by --set cache=FOLDER"
+                )
+        h, w = json.loads(meta["image_size"])
+        return tuple(file.get_tensor(name) for name in sorted(file.keys())), (int(h), int(w))
+
+
+def _read(path: Path, features: Path | None, encoder: str) -> PreparedScene:
     levels: tuple[torch.Tensor, ...] = ()
     size = None
     if features is not None:
-        with safe_open(str(features), "pt") as file:
-            levels = tuple(file.get_tensor(name) for name in sorted(file.keys()))
-            size = json.loads(file.metadata()["image_size"])
+        levels, size = _read_features(features, encoder, 0)
     with safe_open(str(path), "pt") as file:
         meta = json.loads(file.metadata()["scene"])
         names = set(file.keys())
@@ -365,12 +421,11 @@ def sample_points(
 ) -> NDArray[np.float64]:
     """(P, 3) world points of depth images, drawn without replacement: at most ``per_view`` of each, ``total`` of all.
 
-    ``projections``: (V, 3, 4) to the pixels of the depth images; ``depth_mm``: (V, H, W), where 0 and depth beyond
-    :data:`MAX_DEPTH_M` are no points.
+    ``projections``: (V, 3, 4) to the pixels of the depth images; ``depth_mm``: (V, H, W), where 0 is no point.
     """
     parts = []
     for projection, depth in zip(projections, depth_mm.numpy(), strict=True):
-        flat = np.flatnonzero((depth > 0) & (depth <= 1000.0 * MAX_DEPTH_M))
+        flat = np.flatnonzero(depth)
         if len(flat) > per_view:
             flat = rng.choice(flat, per_view, replace=False)
         v, u = np.divmod(flat, depth.shape[1])

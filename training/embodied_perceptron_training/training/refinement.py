@@ -113,7 +113,7 @@ class ProposalWindows:
         """Window ``number`` of scene ``index``, read from the disk if it exists."""
         path = self._folder / f"{self._key(index, number)}.safetensors"
         if not path.exists():
-            sample = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), number]))
+            (sample,) = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), number]))
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as temporary:
                 save_file(_stored(self._propose(sample)), temporary)

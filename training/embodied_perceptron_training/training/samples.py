@@ -20,11 +20,11 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Prompt
-from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.evaluation.runner.scenes import POINTS_PER_VIEW, choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.domain_randomisation import SiteNoise, randomised_image
-from embodied_perceptron_training.training.paper import MAX_POINTS, POINTS_PER_VIEW
+from embodied_perceptron_training.training.paper import MAX_POINTS
 from embodied_perceptron_training.training.prepared_scenes import (
     PreparedScene,
     SceneCache,
@@ -65,11 +65,16 @@ class SceneSample:
     projections: Tensor  # (V, 3, 4) float64 to pixels of ``image_size``
     image_size: tuple[int, int]  # (h, w)
     features: tuple[Tensor, ...]  # per level (V, h, w, C), or empty
-    depth_mm: Tensor  # (V, H, W) int32
+    depth_mm: Tensor  # (V, H, W) int32; empty if it shares views
     colors: Tensor | None  # (V, H, W, 3) uint8, if the encoder is trained too
     occupancy: Tensor | None  # (X, Y, Z) int64
     occupancy_origin: tuple[int, int, int]  # of the grid, in input sites
     sentences: Sentences | None
+
+    @property
+    def shares_views(self) -> bool:
+        """Whether its images are the first ones of the sample before it in a batch."""
+        return self.colors is None and not self.features and len(self.projections) > 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ class WindowSpec:
     Attributes:
         window_m: edge of the horizontal window; inf = the whole scene.
         motion: drawn for each sample; None = no motion, and the window is around the scene's origin.
-        choice: the views of the map: ``all``, a random ``prefix`` of them (continuous perception), or ``one``
-            (monocular). Truth is what these views show.
+        choice: the views of a map: ``all``; every ``prefix`` of them, each a map (continuous perception); or ``one``,
+            where every view of a scene is a sample (monocular). Truth is what the views of a map show.
         views: with ``all``, show only this many evenly spaced views, with the truth of all of them, so that figures
             over different numbers of views compare. 0 = all.
         min_views: with ``all``, images of at least this many views are shown (of the others only the geometry).
@@ -94,6 +99,8 @@ class WindowSpec:
             trained too sees new ones each time.
         random_views: draw this many of a scene's views for each sample, before ``choice``; 0 = all.
         flip_images: in a mirrored world images are mirrored too, where samples have them.
+        blind_views: share of the views whose image features are zero or in random order, so that geometry alone still
+            suffices.
     """
 
     window_m: float = WINDOW_M
@@ -112,6 +119,7 @@ class WindowSpec:
     # not in the repr, which is part of the key of kept windows (SceneSource.name): none of those uses them
     flip_images: bool = field(default=False, repr=False)
     random_views: int = field(default=0, repr=False)
+    blind_views: float = field(default=0.0, repr=False)
 
 
 class SampleMaker:
@@ -139,11 +147,32 @@ class SampleMaker:
         self._colors = colors
         self._class_index = {name: i for i, name in enumerate(classes)}
 
-    def make(self, scene: PreparedScene, rng: np.random.Generator) -> SceneSample:
-        """One sample; ``rng`` is the only source of randomness."""
+    def make(self, scene: PreparedScene, rng: np.random.Generator, view: int | None = None) -> list[SceneSample]:
+        """The maps of one sample under one motion, the one of most views first; ``rng`` is the only source of
+        randomness.
+
+        ``view``: the only one, of a monocular sample. Maps of fewer views have no images of their own, see
+        :attr:`SceneSample.shares_views`. Those without input sites are left out, except the first.
+        """
+        chosen = self._choose_views(len(scene.cameras), rng) if view is None else [view]
+        placed = self._place(scene, chosen, rng)
+        maps = [self._map(scene, chosen, *placed, rng)]
+        for count in range(len(chosen) - 1, 0, -1) if self.spec.choice == "prefix" else ():
+            part = self._map(scene, chosen[:count], *placed, rng, True)
+            maps += [part] if len(part.coords) else []
+        return maps
+
+    def _map(
+        self,
+        scene: PreparedScene,
+        chosen: list[int],
+        motion: Motion,
+        center: NDArray[np.float64],
+        rng: np.random.Generator,
+        shares: bool = False,
+    ) -> SceneSample:
+        """The map of the ``chosen`` views, with images of its own unless it ``shares`` them."""
         spec = self.spec
-        chosen = self._choose_views(len(scene.cameras), rng)
-        motion, center = self._place(scene, chosen, rng)
         floor_z = motion.shift_m[2]  # scenes stand on z = 0
         assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
         x = self._sites(scene, chosen, motion, center, assumed_floor_z, rng)
@@ -160,14 +189,15 @@ class SampleMaker:
         occupancy, origin = None, (0, 0, 0)
         if occupied:
             occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
-        features = tuple(level[shown] for level in self._features(scene, rng))
-        depth_mm = scene.depth_mm[shown].to(torch.int32)
-        colors = self._pictures(scene, shown, rng) if self._colors else None
+        features = () if shares else tuple(level[shown] for level in self._features(scene, rng))
+        features = _blinded(features, spec.blind_views, rng)
+        depth_mm = scene.depth_mm[[] if shares else shown].to(torch.int32)
+        colors = self._pictures(scene, shown, rng) if self._colors and not shares else None
         if spec.flip_images and motion.mirrored and colors is not None:
             projections = flipped_projections(projections, size[1])
             depth_mm, colors = depth_mm.flip(2), colors.flip(2)
         return SceneSample(
-            name=scene.name,
+            name=f"{scene.name}#{len(chosen):03d}" if spec.choice == "prefix" else scene.name,
             coords=x.coords,
             feats=x.feats,
             boxes=torch.from_numpy(boxes).float(),
@@ -186,12 +216,7 @@ class SampleMaker:
 
     def _choose_views(self, count: int, rng: np.random.Generator) -> list[int]:
         if self.spec.random_views:
-            drawn = sorted(rng.choice(count, min(self.spec.random_views, count), replace=False).tolist())
-            return drawn[: int(rng.integers(1, len(drawn) + 1))] if self.spec.choice == "prefix" else drawn
-        if self.spec.choice == "one":
-            return [int(rng.integers(count))]
-        if self.spec.choice == "prefix":
-            return list(range(int(rng.integers(1, count + 1))))
+            return sorted(rng.choice(count, min(self.spec.random_views, count), replace=False).tolist())
         if self.spec.prefix_share and rng.random() < self.spec.prefix_share:
             return list(range(int(rng.integers(min(_FIRST_VIEWS, count), count + 1))))
         return choose_views(count, self.spec.views or count)
@@ -230,7 +255,7 @@ class SampleMaker:
 
     def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
         """(V, H, W, 3) uint8; randomised ones are new each time."""
-        colors = self._scenes.colors(scene, shown)
+        colors = self._scenes.colors(scene, shown, self.config.image.size)
         if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
             return colors
         kind = float(rng.random())
@@ -342,8 +367,9 @@ class SampleMaker:
 
 
 class SceneSource:
-    """Samples of a split: every scene of ``order`` (None = each once) ``repeat`` times per epoch, each time another
-    window. An empty window is drawn again, except when ``validating``."""
+    """Samples of a split, each a list of maps (:meth:`SampleMaker.make`): every scene of ``order`` (None = each once),
+    or every view of these scenes (monocular), ``repeat`` times per epoch, each time another window. An empty window is
+    drawn again, except when ``validating``."""
 
     def __init__(
         self,
@@ -358,26 +384,48 @@ class SceneSource:
         self.maker = maker
         self.repeat = repeat
         self._order = range(len(cache)) if order is None else order
+        each = [cache.view_count(i) if maker.spec.choice == "one" else 1 for i in self._order]
+        self._ends = np.cumsum(each, dtype=np.int64)  # of the samples of each scene
 
     def __len__(self) -> int:
-        return len(self._order) * self.repeat
+        return int(self._ends[-1]) * self.repeat if len(self._ends) else 0
+
+    def _scene(self, index: int) -> tuple[int, int]:
+        """Scene of sample ``index``, and the sample's position among those of the scene."""
+        index %= int(self._ends[-1])
+        place = int(np.searchsorted(self._ends, index, "right"))
+        return self._order[place], index - int(self._ends[place - 1] if place else 0)
 
     def name(self, index: int) -> str:
         """Name of the scene of sample ``index`` and of the window specification."""
-        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
+        return f"{self.cache.dataset[self._scene(index)[0]].sample_idx} {self.maker.spec}"
 
-    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
+    def sample(self, index: int, rng: np.random.Generator) -> list[SceneSample]:
         """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        scene = self._order[index % len(self._order)]
+        scene, place = self._scene(index)
+        view = place if self.maker.spec.choice == "one" else None
         try:
             prepared = self.cache[scene]
             for _ in range(_WINDOWS):
-                sample = self.maker.make(prepared, rng)
-                if len(sample.coords) or self._validating:
-                    return sample
+                maps = self.maker.make(prepared, rng, view)
+                if len(maps[0].coords) or self._validating:
+                    return maps
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
         raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
+
+
+def _blinded(features: tuple[Tensor, ...], share: float, rng: np.random.Generator) -> tuple[Tensor, ...]:
+    """(V, h, w, C) features, changed in place: a ``share`` of the views is zero, or has its cells in random order."""
+    for view in range(len(features[0]) if features and share else 0):
+        if rng.random() >= share:
+            continue
+        zero = rng.random() < 0.5
+        for level in features:  # indexing has copied them
+            cells = level[view].flatten(0, 1)
+            order = torch.from_numpy(rng.permutation(len(cells)))
+            level[view] = 0.0 if zero else cells[order].view_as(level[view])
+    return features
 
 
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:

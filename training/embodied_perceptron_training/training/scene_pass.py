@@ -53,8 +53,6 @@ class VoxelAnswers:
     """Answers of a decoder over voxels to the S sentences of all samples."""
 
     output: VoxelGroundingOutput  # boxes in the world
-    points_m: Tensor  # (S, N, 3) the candidate voxels of each sentence, in the world
-    pad: Tensor  # (S, N) True at padding
     boxes: list[Tensor]  # per sentence the (G, 9) targets
     named: list[Tensor]  # per sentence (T,) bool, the tokens that name the target
     tokens: Tensor  # (S, T, C) of the text encoder
@@ -66,14 +64,24 @@ class ScenePass:
 
     Args:
         network, batch: the inputs.
+        views: of the samples; None = encoded here. Samples that share the views of the one before are its first ones.
         min_points: in training, sites of boxes learned on a level are not pruned, see
             :func:`~embodied_perceptron_training.training.criteria.sites_in_boxes`; 0 = pruned as at inference.
     """
 
-    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, min_points: int = 0) -> None:
+    def __init__(
+        self,
+        network: PerceptionNetwork,
+        batch: SceneBatch,
+        min_points: int = 0,
+        views: list[list[View]] | None = None,
+    ) -> None:
         self.network = network
         self.batch = batch
-        self._views = [views_of(network, s) for s in batch.samples] if network.config.uses_images else []
+        self._views = ([] if views is None else views) if network.config.uses_images else []
+        for sample in batch.samples if network.config.uses_images and views is None else ():
+            shared = sample.shares_views
+            self._views.append(self._views[-1][: len(sample.projections)] if shared else views_of(network, sample))
 
         def prefer(levels: Sequence[SparseTensor]) -> SiteMask:
             return sites_in_boxes(batch.boxes(), levels, network.config.voxel_size_m, min_points)
@@ -140,8 +148,6 @@ class ScenePass:
         assert isinstance(out, VoxelGroundingOutput)
         return VoxelAnswers(
             out,
-            candidates.points_m[rows],
-            candidates.pad[rows],
             [boxes for s in sentences for boxes in s.boxes],
             [nn.functional.pad(named, (0, length - len(named))) for s in sentences for named in s.named],
             tokens,
@@ -161,8 +167,14 @@ class ScenePass:
 
 
 def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
-    """The sample's views with its own features, or with those that the encoder computes from its images."""
-    features = sample.features
+    """The sample's views with its own features, or with those that the encoder computes from its images. Features of
+    the encoder itself are projected here, so that the projections learn."""
+    features, project = sample.features, network.image_projection
+    if features and project is not None and features[0].shape[-1] != network.image_channels[0]:
+        features = tuple(
+            nn.functional.linear(level.float(), conv.weight.flatten(1), conv.bias)
+            for level, conv in zip(features, project, strict=True)
+        )
     if sample.colors is not None:
         maps = network.encode_images(sample.colors, sample.image_size)
         features = tuple(m.permute(0, 2, 3, 1) for m in maps)

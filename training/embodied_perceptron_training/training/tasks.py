@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step runs one encoder and sums
 the losses of the network's heads (the paper trains one network per task and leaves this to future work). The
 differences between tasks are in a table (:class:`_Kind`); the trained parts in a strategy (:class:`WholeNetwork`,
-:class:`HeadAlone`, :class:`OutputsAlone`).
+:class:`HeadAlone`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ from embodied_perceptron.config import config_from_dict
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.nn.image_encoder import check_size
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
-from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
+from embodied_perceptron.weights.categories import (
+    DETECTION_CLASSES,
+    MONOCULAR_CLASSES,
+    OCCUPANCY_CLASSES,
+    OCCUPANCY_IGNORED,
+)
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
@@ -43,10 +49,13 @@ from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteNoise
 from embodied_perceptron_training.training.images import (
+    IMAGE_PREFIXES,
     ImageTask,
     check_packaged_images,
+    fit_projections,
     load_images,
     start_images,
+    views_for_projections,
 )
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -62,7 +71,7 @@ from embodied_perceptron_training.training.samples import (
     ViewChoice,
     WindowSpec,
 )
-from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
 from embodied_perceptron_training.training.task import JoinedSources, TrainingTask
 from embodied_perceptron_training.training.trainer import Trainer, TrainingOutcome
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -70,6 +79,7 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
 _EVERY_VIEW = 1_000_000
+_BLIND_VIEWS = 0.1  # while projections of image features are trained
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,8 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
     """``train --task boxes``: train the refinement head alone. Raises as :func:`build_task`."""
     if run.network.weights is None:
         raise ValueError("task boxes needs --weights: the network whose boxes are refined")
+    if run.network.projections == "learned":
+        raise ValueError("task boxes trains no projections of images: leave out --set projections=learned")
     torch.manual_seed(run.seed)
     network, classes, extra = with_refinement_head(run.network.weights)
 
@@ -125,6 +137,11 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
     samples = JoinedSources([windows_of(root, "train", True) for root in run.data.training_folders])
     validation = None if run.data.val is None else windows_of(run.data.val, "val", False)
     return RefinementTask(network, classes, extra, samples, validation)
+
+
+def training_data(run: TrainingRun) -> list[EmbodiedScanDataset]:
+    """The training splits of a run. Raises as :class:`EmbodiedScanDataset`."""
+    return [EmbodiedScanDataset(folder, "train", run.data.sources) for folder in run.data.training_folders]
 
 
 def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
@@ -220,49 +237,40 @@ class HeadAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-class OutputsAlone(WholeNetwork):
-    """Train the last, linear layers of detection over a frozen network: presence (``learn=presence``), or with it
-    centreness, class and box (``learn=outputs``).
-
-    Pruning scores are frozen too, so that features, occupancy and grounding inputs do not change. Raises ``ValueError``
-    for a network without detection, and for ``presence`` one without that output.
+class ProjectionsAlone(WholeNetwork):
+    """Train what reads the images (``learn=projections``): the projections of the frozen encoder, and the layers that
+    join them with geometry, over a frozen network. Configuration, but for the encoder, and classes are those of the
+    weights file to start from.
     """
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         super().__init__(config, run)
-        learn = run.network.learn
-        if config.detection is None:
-            raise ValueError(f"option learn={learn}: a network of task {run.task} has no detection")
-        if learn == "presence" and not config.detection.presence:
-            raise ValueError("option learn=presence needs presence=on, and a task with detection")
-        self._layers = ("presence",) if learn == "presence" else ("center", "classify", "regression", "presence")
-        self.objectives = {"detection": self.objectives["detection"]}
-        self.best_metric = _BEST_METRICS["detection"]
-        self.occupancy_share = 0.0
+        self.objectives = {name: one for name, one in self.objectives.items() if name != "grounding"}
         self.sentences = False
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Freeze everything but the outputs."""
-        assert network.detection is not None
+        """Freeze everything but these layers."""
         network.requires_grad_(False)
-        for name in self._layers:
-            layer = getattr(network.detection, name)
-            if layer is not None:
-                layer.requires_grad_(True)
-        network.detection.scales.requires_grad_("regression" in self._layers)
+        readers = (
+            network.image_projection,
+            None if network.detection is None else network.detection.neck.lateral,
+            None if network.occupancy is None else network.occupancy.project,
+        )
+        for part in readers:
+            if part is not None:
+                part.requires_grad_(True)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
-        """A pass pruned as at inference; batch statistics do not change."""
+        """A training pass; batch statistics do not change."""
         network.eval()
-        return ScenePass(network, batch)
+        return ScenePass(network, batch, self._min_points)
 
 
 _STRATEGIES = {
     "all": WholeNetwork,
+    "projections": ProjectionsAlone,
     "occupancy": HeadAlone,
     "grounding": HeadAlone,
-    "presence": OutputsAlone,
-    "outputs": OutputsAlone,
 }
 
 
@@ -277,14 +285,15 @@ class SceneTask:
     def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
         self.run = run
         self._kind = TASK_KINDS[run.task]
-        train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
+        train = training_data(run)
         choice, weights = run.network, run.network.weights
-        val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
-        stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
+        val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val", run.data.val_sources)
+        stays = read_network(weights) if choice.learn in (*_HEADS, "projections") and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = shape(task_config(run, len(self.classes)))
         if stays is not None:
-            self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
+            part = "image" if choice.learn == "projections" else choice.learn
+            self.config = config = dataclasses.replace(stays[0].config, **{part: getattr(config, part)})
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
@@ -292,19 +301,30 @@ class SceneTask:
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
         if choice.images == "imagenet":  # replaces the encoder of the weights to start from
-            images = copy.deepcopy(network.state_dict())
+            images = dict(copy.deepcopy(network.state_dict()))
         elif choice.images:
-            images = load_checkpoint(choice.images).state
+            images = dict(load_checkpoint(choice.images).state)
         self.learning = _STRATEGIES[choice.learn](config, run)
+        learned = choice.projections == "learned"
+        other_encoder = False
         if weights is not None:
-            load_into(network, self.learning.start_state(network, weights), str(weights))
+            state = self.learning.start_state(network, weights)
+            other_encoder = images is not None and not _have_one_encoder(images, state)
+            if other_encoder:
+                own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
+                state = {k: v for k, v in state.items() if not k.startswith(IMAGE_PREFIXES)} | own
+            load_into(network, state, str(weights))
         if images is not None:
+            if learned and weights is not None and not other_encoder:  # learned before
+                images |= {k: v for k, v in network.state_dict().items() if k.startswith("image_projection.")}
             load_images(network, images)
-        if choice.pretrained:
+        if other_encoder and learned and weights is not None:
+            fit_projections(network, read_network(weights)[0], views_for_projections(train))
+        if choice.pretrained not in ("", "random"):
             start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
-            for part in (network.image_encoder, network.image_projection):
+            for part in (network.image_encoder, None if learned else network.image_projection):
                 if part is not None:
                     part.requires_grad_(False)
         self.learning.freeze(network)
@@ -341,9 +361,10 @@ class SceneTask:
         return dataclasses.replace(
             varied,
             motion=motion_range(run, self.config),
-            random_views=self._random_views,
+            random_views=self._views if run.samples.random_views == "on" else 0,
             flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
+            blind_views=_BLIND_VIEWS if run.network.projections == "learned" else 0.0,
             absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.samples.sentence_share,
             occupancy_share=self.learning.occupancy_share,
@@ -353,13 +374,6 @@ class SceneTask:
     def _views(self) -> int:
         """Largest number of views of a sample."""
         return self.run.samples.views or self._kind.views
-
-    @property
-    def _random_views(self) -> int:
-        """Number of randomly drawn views of a training sample; 0 = none are drawn."""
-        if self.run.samples.random_views == "off":
-            return 0
-        return 1 if self._kind.choice == "one" else self._views
 
     def _source(
         self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, training: bool
@@ -374,14 +388,16 @@ class SceneTask:
             views = self.run.samples.val_views or views
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
-    def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
-        """A batch. Raises ``ValueError`` for a label that the network does not have, which a device would not check."""
-        for sample in samples:
+    def collate(self, samples: Sequence[Sequence[SceneSample]]) -> SceneBatch:
+        """A batch of the maps of all samples. Raises ``ValueError`` for a label that the network does not have, which a
+        device would not check."""
+        maps = [part for sample in samples for part in sample]
+        for sample in maps:
             check_labels(sample.name, sample.labels, self.config.num_classes + 1)
             if sample.occupancy is not None and self.config.occupancy is not None:
                 known = sample.occupancy[sample.occupancy != OCCUPANCY_IGNORED]
                 check_labels(f"{sample.name}, occupancy", known, self.config.occupancy.num_classes + 1)
-        return SceneBatch(list(samples))
+        return SceneBatch(maps)
 
     # ------------------------------------------------------------------------------------------- losses, validation
 
@@ -395,7 +411,8 @@ class SceneTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, without motion.
+        """Figures on all maps of one window of every scene of the validation split, without motion: of continuous
+        tasks after every view, of monocular ones of every view.
 
         An empty window has no detections, and all of its cells are free, as at inference.
         """
@@ -405,13 +422,13 @@ class SceneTask:
         device = next(network.parameters()).device
         metrics = ValidationMetrics(network, self.classes, self.learning.heads)
         for index in range(len(self._validation)):
-            # continuous tasks are scored after varying numbers of views
-            rng = np.random.default_rng(index if self._kind.choice == "prefix" else 0)
-            sample = self._validation.sample(index, rng)
-            scene_pass = None
-            if len(sample.coords):
-                scene_pass = ScenePass(network, to_device(SceneBatch([sample]), device))
-            metrics.add(sample, scene_pass)
+            maps = self._validation.sample(index, np.random.default_rng(0))
+            on_device = to_device(maps, device)
+            views = views_of(network, on_device[0]) if network.config.uses_images else []
+            for sample, moved in zip(maps, on_device, strict=True):
+                shown = [views[: len(sample.projections)]]
+                scene_pass = ScenePass(network, SceneBatch([moved]), views=shown) if len(sample.coords) else None
+                metrics.add(sample, scene_pass)
         return metrics.figures()
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
@@ -446,10 +463,20 @@ def scene_source(
     """Cache and sample maker of a split, for a network whose image encoder is frozen unless ``end_to_end``."""
     config = network.config
     predictor, digest = None, ""
+    view_bytes = 0
     if config.uses_images and not end_to_end:
         occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
-        predictor = Predictor(copy.deepcopy(network), classes, occupied)
-        digest = image_digest(network)
+        shown = copy.deepcopy(network)
+        channels = shown.image_channels
+        if run.network.projections == "learned" and shown.image_encoder is not None:
+            shown.image_projection, channels = None, shown.image_encoder.out_channels
+        predictor = Predictor(shown, classes, occupied)
+        digest = image_digest(shown)
+        assert shown.image_encoder is not None
+        h, w = config.image.size
+        view_bytes = sum(
+            2 * c * (h // s) * (w // s) for c, s in zip(channels, shown.image_encoder.strides, strict=True)
+        )
     text, name = None, ""
     if config.grounding is not None and spec.sentences:
         name = config.grounding.text_encoder
@@ -457,9 +484,15 @@ def scene_source(
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
     prompts = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
     preparation = Preparation(
-        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=prompts
+        views=views,
+        image_encoder=digest,
+        view_bytes=view_bytes,
+        text_encoder=name,
+        pictures=spec.pictures,
+        prompts=prompts,
     )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
+    cache.check_room()
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 
 
@@ -467,12 +500,20 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
     """The network of a run. Raises ``ValueError`` for options that do not fit, ``FileNotFoundError`` for a missing
     ``text`` encoder."""
     config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
+    if run.network.preset == "paper" and config.detection is not None:
+        config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, keep=PAPER[run.task].keep))
     if run.network.text:
         if config.grounding is None:
             raise ValueError(f"option text={run.network.text}: a network of task {run.task} has no grounding")
         name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
         spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
         config = dataclasses.replace(config, grounding=spoken)
+    if run.network.encoder:
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, encoder=run.network.encoder))
+    if run.network.image_size:
+        h, w = map(int, run.network.image_size.split("x"))
+        check_size((h, w))
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, size=(h, w)))
     config = dataclasses.replace(config, refined=run.network.refined == "on")
     config = compared(config, run.network.variant)
     if run.network.presence == "on":
@@ -494,6 +535,15 @@ def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
     return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=head))
 
 
+def _have_one_encoder(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two states have the same image encoder, up to the half precision of files."""
+    pairs = [(value, b.get(name)) for name, value in a.items() if name.startswith("image_encoder.")]
+    return all(
+        y is not None and x.shape == y.shape and torch.allclose(x.float(), y.float(), rtol=2e-3, atol=1e-4)
+        for x, y in pairs
+    )
+
+
 def image_digest(network: PerceptionNetwork) -> str:
     """SHA-256 over the weights of the image encoder and its projections."""
     digest = hashlib.sha256(repr(network.config.image).encode())
@@ -511,8 +561,8 @@ def _network(model: nn.Module) -> PerceptionNetwork:
 
 
 def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
-    """Classes of the network: those of the weights to start from, all, the 20 most frequent, or those in the training
-    split, sorted.
+    """Classes of the network: those of the weights to start from, all, the 20 of monocular detection, or those in the
+    training split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
@@ -522,8 +572,8 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         return load_checkpoint(run.network.weights).classes
     if run.data.classes == "all":
         return tuple(DETECTION_CLASSES)
-    if run.data.classes == "frequent20":
-        return tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES[:20])
+    if run.data.classes == "monocular":
+        return MONOCULAR_CLASSES
     present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:
@@ -572,8 +622,10 @@ class ValidationMetrics:
         """Figures in percent, of the heads with truth."""
         figures: dict[str, float] = {}
         if any(len(t.boxes) for t in self._truth.values()):
-            all_figures = detection_metrics(self._found, self._truth, self._classes)
-            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            groups = {name: group & set(self._classes) for name, group in FREQUENCY_GROUPS.items()}
+            all_figures = detection_metrics(self._found, self._truth, self._classes, groups)
+            wanted = {"AP25", "AP50", "AR25", "AR50", "AP25_furniture"}
+            wanted |= {f"{figure}_{group}" for figure in ("AP25", "AR25") for group in FREQUENCY_GROUPS}
             figures.update({k: v for k, v in all_figures.items() if k in wanted})
         if self._occupancies:
             figures["mIoU"] = occupancy_metrics(self._occupancies, OCCUPANCY_CLASSES)["mIoU"]

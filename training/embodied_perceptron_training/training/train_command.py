@@ -55,7 +55,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
     ("variant", str, "ours", {"help": "ours, or one that the paper compares with."}),
-    ("box_loss", str, "decoupled", {"help": "decoupled, decoupled-three, plain, l1-angles, l1-matrix or none."}),
+    ("box_loss", str, "decoupled", {"help": "Design of the box loss: decoupled, or one that the paper compares with."}),
     ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
     (
         "weights",
@@ -191,19 +191,21 @@ def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
 
 def ablate(
     data: Annotated[
-        Path, typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: its training split.")
-    ],
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: its training split."),
+    ] = None,
     val: Annotated[
-        Path, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
-    ],
-    out: Annotated[Path, out_folder(help="Folder to write: one below it per row, tables, JSON.")],
+        Path | None, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
+    ] = None,
+    out: Annotated[Path | None, out_folder(help="Folder to write: one below it per row, tables, JSON.")] = None,
     rows: Annotated[
         str,
         typer.Option(
-            help="Names of tables (detection, detectors, architecture, occupancy, loss, training-views, tasks, "
-            "matchers, views, occlusion) or rows."
+            help="Names of tables (detection, detectors, occupancy, multi-view-occupancy, monocular, matchers, "
+            "training-views, fusion, loss, sources, tasks, views, occlusion) or rows."
         ),
     ] = "all",
+    dry: Annotated[bool, typer.Option("--dry", help="Print the rows and what each would train, and stop.")] = False,
     minutes_per_row: Annotated[
         float, typer.Option(min=0, help="Wall clock until a training stops, to be resumed by the same command.")
     ] = 0.0,
@@ -236,6 +238,7 @@ def ablate(
             Budget,
             chosen_rows,
             markdown,
+            planned,
             run_rows,
             write_tables,
         )
@@ -243,9 +246,11 @@ def ablate(
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
     try:
+        if not dry and not (data and val and out):
+            raise ValueError("--data, --val and --out must be given (or --dry)")
         budget = Budget(
-            data=data.resolve(),
-            val=val.resolve(),
+            data=(data or Path()).resolve(),
+            val=(val or Path()).resolve(),
             minutes=minutes_per_row,
             steps=steps_per_row,
             preset=preset,
@@ -254,8 +259,11 @@ def ablate(
             settings=settings,
             weights=weights and weights_file(str(weights)).resolve(),
         )
-        out.mkdir(parents=True, exist_ok=True)
         chosen = chosen_rows([name.strip() for name in rows.split(",")], preset)
+        if dry or out is None:
+            typer.echo(planned(chosen, budget))
+            return
+        out.mkdir(parents=True, exist_ok=True)
         if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
             typer.echo("stopped; the same command continues")
             raise typer.Exit(EXIT_STOPPED)

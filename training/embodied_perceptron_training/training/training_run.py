@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
 
-BoxLoss = Literal["decoupled", "decoupled-three", "plain", "l1-angles", "l1-matrix", "l1-sincos", "none"]
+BoxLoss = Literal[
+    "plain", "sum", "average", "average-by-size", "decoupled", "iou-7dof", "decoupled-iou-7dof", "l1-cosines",
+    "iou-cosines",
+]  # fmt: skip
 ScheduleShape = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
@@ -57,8 +62,10 @@ class DataConfig:
         train: folder of the training split.
         val: folder of the validation split (possibly the same folder); None = no validation.
         also: further folders with training scenes, separated by commas.
-        classes: ``data`` (those in the training split), ``all``, ``frequent20`` (EmbodiedScan's 20 most frequent), or
-            ``weights``: those of the weights to start from, in their order.
+        classes: ``data`` (those in the training split), ``all``, ``monocular`` (the 20 of the paper's monocular
+            benchmark), or ``weights``: those of the weights to start from, in their order.
+        sources, val_sources: train, or validate, on the scans of these sources alone (``scannet``, ``3rscan``,
+            ``matterport3d``, ...), separated by commas. Empty: all.
         repeat: windows per scene and epoch.
         repeat_factor_threshold: scenes with a class in fewer than this share of all scenes are repeated, see
             :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = off.
@@ -69,12 +76,14 @@ class DataConfig:
     val: Path | None = field(default=None, metadata=_request())
     also: str = field(default="", metadata=_option(of=_BOTH))
     classes: str = field(default="data", metadata=_option())
+    sources: str = field(default="", metadata=_option())
+    val_sources: str = field(default="", metadata=_option())
     repeat: int = field(default=4, metadata=_option())
     repeat_factor_threshold: float = field(default=0.0, metadata=_option("balance"))
     cache: str = field(default="", metadata=_option())
 
     def __post_init__(self) -> None:
-        _check_choice(self, "classes", ("data", "all", "frequent20", "weights"))
+        _check_choice(self, "classes", ("data", "all", "monocular", "weights"))
         _check_unit(self, "repeat_factor_threshold")
 
     @property
@@ -97,16 +106,21 @@ class NetworkChoice:
             the paper. For task ``images`` itself: initial weights (``imagenet`` or empty).
         pretrained: initial weights of a trained image encoder: ``imagenet`` for the preset's packaged ones, or a
             safetensors file with a ResNet-50 in torchvision's names. Its batch norms keep their statistics, as in the
-            release. Empty: random.
+            release. Empty or ``random``: random.
         refined: ``on``: ``paper`` uses the occlusion test and box decoding of ``tiny`` and ``base``.
         text: the text encoder of grounding: ``minilm`` (the package), a folder with ``config.json``,
             ``model.safetensors`` and a tokenizer, or a name in the local cache. Empty = the preset's.
         presence: ``on``: an additional detection output, whether there is any object, trained on named and unnamed
             objects. Missing in the weights to start from, it starts from random values.
         learn: ``all``; or train one part over a frozen network: the decoder of ``grounding``, which sees its inputs as
-            at inference and may have many ``sentences``, that of ``occupancy``, the ``presence`` output, or the last
-            layers of detection (``outputs``). A decoder that differs from the weights' starts from random values. With
-            ``occupancy`` and ``grounding`` the classes are those of the weights.
+            at inference and may have many ``sentences``, that of ``occupancy``, or what reads the images
+            (``projections``): the projections of the frozen encoder and the layers that join them with geometry. A
+            decoder that differs from the weights' starts from random values. Classes are those of the weights.
+        encoder: an image encoder with packaged weights in place of the preset's; empty = the preset's.
+        image_size: HxW of its input, multiples of 32; empty = the preset's.
+        projections: ``frozen``; or ``learned``: with ``images``, the encoder's own features are cached, and their
+            projections are trained. Where the weights to start from have another encoder, they start where they
+            reproduce its features.
     """
 
     preset: str = field(default="tiny", metadata=_request())
@@ -119,14 +133,25 @@ class NetworkChoice:
     text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
+    encoder: str = field(default="", metadata=_option())
+    image_size: str = field(default="", metadata=_option())
+    projections: str = field(default="frozen", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "variant", get_args(Variant))
+        _check_choice(self, "encoder", ("", *PACKAGED_WEIGHTS))
+        _check_choice(self, "projections", ("frozen", "learned"))
+        if self.image_size and not re.fullmatch(r"[1-9]\d{0,3}x[1-9]\d{0,3}", self.image_size):
+            raise ValueError(f"option image_size must be HxW, got {self.image_size!r}")
+        if self.learn == "projections" and self.projections != "learned":
+            raise ValueError("option learn=projections needs projections=learned")
+        if self.projections == "learned" and not self.images:
+            raise ValueError("option projections=learned needs a frozen encoder: images=imagenet, or a file")
         _check_choice(self, "presence", ("off", "on"))
         _check_choice(self, "refined", ("off", "on"))
         if self.pretrained and self.images:
             raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
-        _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
+        _check_choice(self, "learn", ("all", "occupancy", "grounding", "projections"))
 
 
 @dataclass(frozen=True)
@@ -141,8 +166,9 @@ class SampleConfig:
             sample's own views.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         prefix_share: of the samples that are maps of the first n of a scene's views.
-        prompts: comma-separated sources of sentences: names of EmbodiedScan's files (``vg``, ``mini_vg``), or
-            ``grounded`` for tagged phrases of descriptions and questions (3D-GRAND). Validation uses ``vg``.
+        prompts: comma-separated sources of sentences: names of EmbodiedScan's files (``vg``, ``mini_vg``),
+            ``grounded`` for tagged phrases of descriptions and questions (3D-GRAND), or ``made`` for sentences made
+            from annotated boxes. Validation uses ``vg``.
         sentences: per sample that has any.
         absent_share: share of sentences about objects outside of the window, for decoders over objects.
         sentence_share, occupancy_share: of the samples with targets for grounding and occupancy.
@@ -202,9 +228,8 @@ class LossConfig:
     """Losses.
 
     Attributes:
-        box_loss: corner distances of boxes: ``decoupled`` into centre, size, rotation and the whole box (the paper's),
-            ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or differences of numbers
-            (``l1-angles``, ``l1-matrix``, ``l1-sincos``); ``none``: ``box_iou`` alone.
+        box_loss: design of the box loss, of :data:`~embodied_perceptron_training.training.criteria.BOX_LOSSES`;
+            ``decoupled`` is the paper's.
         box_iou: weight of an additional rotated-IoU loss, which the paper does not have.
         contrastive: weight of the alignment of queries and tokens, for decoders over voxels (EmbodiedScan, appendix).
         detection, occupancy, grounding: weights of the heads.
@@ -220,8 +245,6 @@ class LossConfig:
     def __post_init__(self) -> None:
         _check_choice(self, "box_loss", get_args(BoxLoss))
         _check_positive(self, ("box_iou",), zero=True)
-        if self.box_loss == "none" and not self.box_iou:
-            raise ValueError("box_loss none leaves the IoU alone: option w_iou must be positive")
 
 
 @dataclass(frozen=True)
@@ -405,6 +428,8 @@ class TrainingRun:
         if task not in TASKS:  # checked first, since its defaults are needed below
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
         defaults = preset_defaults(task, preset)
+        if "images" in options or values.get("weights") or values.get("modality") == "depth":
+            defaults.pop("pretrained", None)
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
         if values.get("views"):  # of both

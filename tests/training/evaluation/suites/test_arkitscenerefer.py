@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def test_perfect_is_100_and_silence_0() -> None:
     truth = [reference(str(k), box) for k, box in enumerate(boxes)]
     assert refer_metrics([Answer.of_box(b) for b in boxes], truth) == dict.fromkeys(FIGURES, 100.0)
     assert refer_metrics([None] * 6, truth) == dict.fromkeys(FIGURES, 0.0)
+
+
+def test_unique_and_multiple_objects_are_scored_apart() -> None:
+    box = [0.0, 0, 0, 1, 1, 1]
+    truth = [dataclasses.replace(reference("a", box), unique=u) for u in (True, False, False)]
+    figures = refer_metrics([Answer.of_box(np.array(box)), Answer.of_box(np.array(box)), None], truth)
+    assert [figures[f"{kind}IoU@0.5"] for kind in ("", "unique/", "multiple/")] == pytest.approx([200 / 3, 100, 50])
+    assert figures["multiple/Dist@0.3"] == 50.0
 
 
 @settings(max_examples=30, deadline=None)

@@ -38,6 +38,7 @@ ENTRIES = [
     ("attribute", "Is the cup red?", "no", "<p>cup</p>[<obj_4>]"),
     ("relation", "Is there a cup on the table?", "yes", "<p>cup</p>[<obj_4>] <p>table</p>[<obj_3>]"),
     ("relation", "Is there a chair on the table?", "no", "<p>table</p>[<obj_3>]"),
+    ("relation", "Which kind of thing is on the table: cup or nothing?", "cup", "<p>cup</p>[<obj_4>]"),
 ]
 
 
@@ -58,7 +59,8 @@ def score(questions, replies):
 
 
 def test_questions_are_read_with_what_they_rest_on(questions):
-    assert len(questions) == len(ENTRIES) - 1  # a colour is neither yes nor no nor a number
+    assert len(questions) == len(ENTRIES)
+    assert [q.answer for q in questions if isinstance(q.answer, str)] == ["blue", "cup"]  # open questions
     count = next(q for q in questions if q.is_number)
     assert (count.answer, count.ids) == (2, (1, 2))
     assert asked(count) == (count.text, None)

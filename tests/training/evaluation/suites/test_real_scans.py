@@ -18,9 +18,9 @@ from embodied_perceptron_training.evaluation.suites import arkitscenerefer, open
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     axis_aligned,
     detected,
+    graspable_references,
     references_json,
     run_arkitscenerefer,
-    small_thing_references,
 )
 from embodied_perceptron_training.evaluation.suites.openlex3d import Prompts, TieredLabels, point_truth, run_openlex3d
 from embodied_perceptron_training.evaluation.suites.pope import pope_questions, presence_of, run_pope
@@ -97,7 +97,7 @@ def test_records_are_answered_in_their_own_frame(spec: SuiteSpec, root: Path) ->
     """The truth itself as what the map holds: a box of the world is found again in the frame of the records."""
     plain = arkitscenerefer.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 4)
     scene = arkitscenerefer.load(plain, SCAN)
-    references = small_thing_references(scene)
+    references = graspable_references(scene)
     assert references
     back = np.linalg.inv(A)
     records = []

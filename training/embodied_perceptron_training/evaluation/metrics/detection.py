@@ -9,7 +9,7 @@ truth does not count; one that is never predicted counts 0. Means are over class
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.weights.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
 
 # by the largest side in metres, [low, high); "furniture" is everything that is not small
 SIZE_RANGES_M: dict[str, tuple[float, float]] = {
@@ -24,6 +25,10 @@ SIZE_RANGES_M: dict[str, tuple[float, float]] = {
     "medium": (0.5, 1.0),
     "large": (1.0, np.inf),
     "furniture": (0.5, np.inf),
+}
+FREQUENCY_GROUPS: Mapping[str, frozenset[str]] = {
+    name: frozenset(DETECTION_CLASSES[i] for i in rows)
+    for name, rows in (("head", HEAD_CLASSES), ("common", COMMON_CLASSES), ("tail", TAIL_CLASSES))
 }
 THRESHOLDS = (0.25, 0.5)
 MATCH_IOU = 0.25  # least overlap of two boxes of one name and one object
@@ -148,7 +153,7 @@ def detection_metrics(
     predictions: Mapping[str, SceneBoxes],
     truth: Mapping[str, SceneBoxes],
     classes: Sequence[str],
-    groups: Mapping[str, Sequence[str]] | None = None,
+    groups: Mapping[str, Collection[str]] | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> dict[str, float]:
     """Flat figures in percent.
@@ -205,7 +210,7 @@ def _check(
     predictions: Mapping[str, SceneBoxes],
     truth: Mapping[str, SceneBoxes],
     classes: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
+    groups: Mapping[str, Collection[str]],
 ) -> list[str]:
     missing, unknown = set(truth) - set(predictions), set(predictions) - set(truth)
     if missing:

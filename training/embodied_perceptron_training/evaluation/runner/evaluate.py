@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +14,11 @@ import numpy as np
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.weights.categories import (
-    COMMON_CLASSES,
-    DETECTION_CLASSES,
-    HEAD_CLASSES,
-    OCCUPANCY_CLASSES,
-    TAIL_CLASSES,
-)
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, MONOCULAR_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
+from embodied_perceptron_training.evaluation.runner.options import VIEWS
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
     CorruptSceneError,
@@ -37,17 +32,18 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import (
     evaluate_scene,
     score_grounding,
 )
-from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, by_scan, load_scene
+from embodied_perceptron_training.evaluation.runner.scenes import (
+    POINTS_PER_VIEW,
+    PUBLISHED_OCCUPANCY_VIEWS,
+    PUBLISHED_VIEWS,
+    EvaluationScene,
+    by_scan,
+    load_scene,
+)
 from embodied_perceptron_training.processes import Workers
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "head": tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES),
-    "common": tuple(DETECTION_CLASSES[i] for i in COMMON_CLASSES),
-    "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
-}
 _BY_SENSOR = ("AP25", "AP25_furniture")
-BY_FREQUENCY = (*HEAD_CLASSES, *COMMON_CLASSES, *TAIL_CLASSES)
 NEEDS = {  # task -> (head, what it is called)
     "detection": "detection",
     "continuous-detection": "detection",
@@ -67,18 +63,18 @@ class EvaluationSpec:
     weights: str  # shipped name or path
     tasks: tuple[str, ...]  # of :data:`TASKS`
     scenes: int | None = None  # number of scenes, from the first; None = all
-    views: int = 20  # per scene, evenly spaced
+    views: int = VIEWS  # per scene, evenly spaced; 0 = :func:`default_views`
     turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
     prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
     window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
-    frequent: int = 0  # count only this many of EmbodiedScan's most frequent classes; 0 = all
+    common: bool = False  # count only the 20 classes of the paper's monocular benchmark
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
         if unknown or not self.tasks:
             raise ValueError(f"tasks must be among {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
-        if self.views < 1:
-            raise ValueError(f"views must be at least 1, got {self.views}")
+        if self.views < 0:
+            raise ValueError(f"views must not be negative, got {self.views}")
         if self.scenes is not None and self.scenes < 1:
             raise ValueError(f"scenes must be at least 1, got {self.scenes}")
 
@@ -108,6 +104,7 @@ def evaluate(
     or when there is nothing to score; and whatever opening the data set or the weights raises.
     """
     start = time.perf_counter()
+    spec = dataclasses.replace(spec, views=spec.views or default_views(spec.weights))
     names = scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
@@ -116,7 +113,7 @@ def evaluate(
     outcome = map_scenes(functools.partial(_evaluate_scene, spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
         raise EvaluationError("no scene to score")
-    figures = score(of_frequent(outcome.results, spec.frequent), spec.tasks)
+    figures = score(of_common(outcome.results) if spec.common else outcome.results, spec.tasks)
     samples = (s for r in outcome.results for listed in r.boxes.values() for s in listed)
     true = {DETECTION_CLASSES[label] for _, _, t in samples for label in t.labels.tolist()}
     return Evaluation(
@@ -130,11 +127,9 @@ def evaluate(
     )
 
 
-def of_frequent(results: list[SceneResult], number: int) -> list[SceneResult]:
-    """Results with only the boxes, predicted and true, of the ``number`` most frequent classes; 0 = unchanged."""
-    if not number:
-        return results
-    counted = np.array(BY_FREQUENCY[:number])
+def of_common(results: list[SceneResult]) -> list[SceneResult]:
+    """Results with only the boxes, predicted and true, of the 20 classes of monocular detection."""
+    counted = [DETECTION_CLASSES.index(name) for name in MONOCULAR_CLASSES]
 
     def of(boxes: SceneBoxes) -> SceneBoxes:
         return boxes.take(np.isin(boxes.labels, counted))
@@ -191,7 +186,7 @@ def score_boxes(samples: list[Sample]) -> dict[str, float]:
         {name: found for name, found, _ in samples},
         {name: true for name, _, true in samples},
         DETECTION_CLASSES,
-        GROUPS,
+        FREQUENCY_GROUPS,
     )
 
 
@@ -227,6 +222,7 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
             occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
             prompts=sentences(spec.data, spec.split, spec.prompts) if "grounding" in spec.tasks else None,
             negatives=sentences(spec.data, spec.split, "negatives") if "grounding" in spec.tasks else None,
+            points=POINTS_PER_VIEW if reads_points(spec.weights) else 0,
         )
     except (DatasetError, OSError, ValueError, KeyError) as error:
         raise CorruptSceneError(f"{type(error).__name__}: {error}") from error
@@ -246,6 +242,18 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
         if name == "negatives":
             return {}
         raise
+
+
+def reads_points(weights: str) -> bool:
+    """Whether the network reads sampled points (``paper``) and not a map."""
+    return cached_predictor(weights).network.config.inputs == "xyz"
+
+
+def default_views(weights: str) -> int:
+    """Views of a scene: for networks of ``paper`` the published numbers at inference."""
+    if not reads_points(weights):
+        return VIEWS
+    return PUBLISHED_OCCUPANCY_VIEWS if cached_predictor(weights).network.config.occupancy else PUBLISHED_VIEWS
 
 
 @functools.lru_cache(maxsize=2)

@@ -19,8 +19,8 @@ from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest, without_folders
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS
 from embodied_perceptron_training.evaluation.runner.evaluate import (
-    GROUPS,
     Evaluation,
     EvaluationSpec,
     cached_predictor,
@@ -34,7 +34,7 @@ from embodied_perceptron_training.processes import Workers
 
 SCREEN_ROWS = 24
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+_GROUP_OF = {name: group for group, names in FREQUENCY_GROUPS.items() for name in names}
 _CLASS_FIGURES = ("AP25", "AR25", "AP50", "AR50")
 
 
@@ -75,7 +75,7 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
             "tensors": state_digest(load_checkpoint(path).state),
         },
         "views": spec.views,
-        "frequent_classes": spec.frequent,
+        "common_classes": spec.common,
         "turn_seed": spec.turn_seed,
         "window_m": spec.window_m,
         "windows": sum(r.windows for r in results),

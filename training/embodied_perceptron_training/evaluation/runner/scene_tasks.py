@@ -44,17 +44,17 @@ def evaluation_config(
 
     The views of a benchmark are few and far apart, and the whole scene is perceived once. ``every_box``: the network
     gives boxes of any score, as average precision and fits need them. ``inference``: for ``paper``, whose input is
-    points, the map gets the resolution of its sites.
+    points, the map gets the resolution of its sites and no limit of depth.
     """
     base = PerceptronConfig() if base is None else base
     tracking = base.objects.tracking
-    voxel_m = base.volume.voxel_size_m
+    volume = dataclasses.replace(base.volume, radius_m=_RADIUS_M)
     if inference is not None and inference.network.config.inputs == "xyz":
-        voxel_m = min(voxel_m, _POINTS_M)
+        volume = dataclasses.replace(volume, voxel_size_m=min(volume.voxel_size_m, _POINTS_M), max_range_m=_RADIUS_M)
     at_once = dataclasses.replace(tracking, existence=dataclasses.replace(tracking.existence, confirm_count=1))
     return dataclasses.replace(
         base,
-        volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M, voxel_size_m=voxel_m),
+        volume=volume,
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
         objects=dataclasses.replace(base.objects, tracking=at_once),
         network=dataclasses.replace(base.network, window_m=window_m, all_boxes=every_box),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
 F64 = NDArray[np.float64]
 CAMERA = "camera"
+# of networks of ``paper`` at inference (EmbodiedScan, CVPR 2024, section 5.1 and appendix A.1)
+PUBLISHED_VIEWS, PUBLISHED_OCCUPANCY_VIEWS = 50, 20
+POINTS_PER_VIEW = 10_000
 STEP_S = 1.0  # assumed time between two views
 _MOVE_M = 10.0  # of a turned scene, along x and y
 _LIFT_M = 0.4  # and along z: where the grid cuts the floor
@@ -105,8 +108,12 @@ def load_scene(
     occupancy: bool = False,
     prompts: dict[str, list[Prompt]] | None = None,
     negatives: dict[str, list[Prompt]] | None = None,
+    points: int = 0,
 ) -> EvaluationScene:
     """Read one scan with ``views`` of its views.
+
+    ``points``: the depth of so many pixels of each view, drawn at random, and colour at its own resolution, as networks
+    read them whose input is points; 0 = all depth, and colour in the size of the depth image.
 
     Raises :class:`DatasetError` or ``OSError`` naming what is missing or damaged, ``ValueError`` for images that do
     not fit their camera.
@@ -124,7 +131,10 @@ def load_scene(
         boxes, unlabelled = (transform_boxes(T, torch.from_numpy(b)).numpy() for b in (boxes, unlabelled))
     return EvaluationScene(
         name=name,
-        frames=tuple(_frame(scan.load_registered_view(view), step, T) for step, view in enumerate(chosen)),
+        frames=tuple(
+            _frame(sampled(scan.load_view(view), points, view) if points else scan.load_registered_view(view), step, T)
+            for step, view in enumerate(chosen)
+        ),
         boxes=boxes,
         labels=scan.labels,
         ids=scan.ids,
@@ -147,6 +157,18 @@ def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
     for prompt in prompts:
         found.setdefault(prompt.scan_id, []).append(prompt)
     return found
+
+
+def sampled(view: ScanView, points: int, seed: int) -> ScanView:
+    """The view with the depth of at most ``points`` of its pixels, in an image of the size of the colour image."""
+    (h, w), (height, width) = view.color.shape[:2], view.depth_m.shape
+    flat = np.flatnonzero(view.depth_m > 0)
+    if len(flat) > points:
+        flat = np.random.default_rng(seed).choice(flat, points, replace=False)
+    v, u = np.divmod(flat, width)
+    depth_m = np.zeros((h, w), np.float32)
+    depth_m[(v * 2 + 1) * h // (2 * height), (u * 2 + 1) * w // (2 * width)] = view.depth_m.flat[flat]
+    return replace(view, depth_m=depth_m, depth_camera=view.depth_camera.resized(w, h))
 
 
 def _frame(view: ScanView, step: int, T_world_scene: F64) -> PosedFrame:

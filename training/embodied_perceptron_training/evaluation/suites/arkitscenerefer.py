@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
+from embodied_perceptron.weights.categories import BY_FREQUENCY
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, load
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
@@ -65,6 +67,20 @@ F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
 DISTANCES_M = (0.1, 0.3, 0.5)
 FIGURES = (*(f"IoU@{k}" for k in IOU_THRESHOLDS), *(f"Dist@{d}" for d in DISTANCES_M))
+# classes of objects that a hand can take, most of them in LVIS
+_GRASPABLE = (
+    "adhesive tape, album, backpack, bag, ball, basket, book, boots, bottle, bowl, box, bread, broom, brush, "
+    "bucket, camera, can, candle, candlestick, cap, case, cleanser, clock, clothes, coat hanger, coffee maker, "
+    "cup, cushion, dish rack, dustpan, dvd, eraser, file, flowerpot, folder, food, fruit, glass, globe, glove, "
+    "guitar, hair dryer, hanger, hat, headphones, helmets, jacket, jar, kettle, keyboard, knife, lamp, laptop, "
+    "letter, luggage, magazine, mask, menu, mop, mouse, napkins, notebook, package, pan, paper, pen, pillow, "
+    "pitcher, plant, plate, player, plunger, pot, purse, radio, remote control, rope, salt, scale, scissors, "
+    "seasoning, shampoo, shirt, shoe, soap, soap dish, soap dispenser, speaker, sponge, spoon, stapler, statue, "
+    "sunglasses, tablet, teapot, telephone, tissue, tissue box, toaster, toilet paper, toiletry, tool, "
+    "toothbrush, toothpaste, towel, toy, tray, trophy, umbrella, urn, utensil, vase, wine"
+)
+GRASPABLE = frozenset(_GRASPABLE.split(", "))
+PER_SCENE = 20  # objects of a scene, those of rare classes first
 _ROUNDING_M = 1e-9  # a distance that is the threshold but for its last bits reaches it
 
 
@@ -81,6 +97,7 @@ class Reference:
     description: str  # the expression
     label: str  # class of the object
     box: F64  # (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame
+    unique: bool = True  # whether no other object of the scene has its class
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "box", check_box(self.box, f"record {self.id!r}: bbox"))
@@ -97,6 +114,7 @@ class Reference:
             "id": self.id,
             "object_label": self.label,
             "bbox": [round(float(v), 6) for v in self.box],
+            "unique": self.unique,
         }
 
 
@@ -152,7 +170,8 @@ def aligned_iou(a: F64, b: F64) -> float:
 
 
 def refer_metrics(answers: Sequence[Answer | None], truth: Sequence[Reference]) -> dict[str, float]:
-    """:data:`FIGURES` in percent. Raises ``ValueError`` when lengths differ or there is no expression."""
+    """:data:`FIGURES` in percent, also of the ``unique/`` and ``multiple/`` expressions where there are both. Raises
+    ``ValueError`` when lengths differ or there is no expression."""
     if len(answers) != len(truth):
         raise ValueError(f"{len(answers)} answers for {len(truth)} expressions")
     if not truth:
@@ -162,8 +181,13 @@ def refer_metrics(answers: Sequence[Answer | None], truth: Sequence[Reference]) 
         if answer is not None:
             distance_m[i] = np.linalg.norm(answer.center_m - reference.box[:3])
             iou[i] = 0.0 if answer.box is None else aligned_iou(answer.box, reference.box)
-    figures = {f"IoU@{k}": 100.0 * float((iou >= k).mean()) for k in IOU_THRESHOLDS}
-    return figures | {f"Dist@{d}": 100.0 * float((distance_m <= d + _ROUNDING_M).mean()) for d in DISTANCES_M}
+    hits = {f"IoU@{k}": iou >= k for k in IOU_THRESHOLDS}
+    hits |= {f"Dist@{d}": distance_m <= d + _ROUNDING_M for d in DISTANCES_M}
+    figures = {name: 100.0 * float(hit.mean()) for name, hit in hits.items()}
+    unique = np.array([reference.unique for reference in truth])
+    for kind, rows in (("unique", unique), ("multiple", ~unique)) if len(set(unique)) == 2 else ():
+        figures |= {f"{kind}/{name}": 100.0 * float(hit[rows].mean()) for name, hit in hits.items()}
+    return figures
 
 
 # -- Files.
@@ -202,7 +226,12 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
             if known.as_dict() != record.as_dict():
                 raise ValueError(f"{path}: record {number} has the id {record.id!r} of another one")
             repeated += 1
-    return list(found.values()), repeated
+    objects = Counter(
+        (scene, label) for scene, label, _ in {(r.scene_id, r.label, r.object_id) for r in found.values()}
+    )
+    told = {str(entry["id"]): bool(entry["unique"]) for entry in entries if "unique" in entry}  # of own files
+    alone = (told.get(r.id, objects[r.scene_id, r.label] == 1) for r in found.values())
+    return [replace(r, unique=unique) for r, unique in zip(found.values(), alone, strict=True)], repeated
 
 
 def references_json(references: Sequence[Reference]) -> str:
@@ -254,7 +283,6 @@ def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
 
 # -- The deployed perceptron, and lifted 2-D detections.
 
-SMALL_M = 0.6  # largest side of a small object
 DETECTOR_NOISE = DetectorNoise()
 DETECTOR = "detector"
 BOUNDS = ("bound_perfect_masks", "bound_noisy_masks")  # what lifting reaches with true masks, and with noisy ones
@@ -271,19 +299,21 @@ class ReferResult:
     answers: dict[str, list[Answer | None]]
 
 
-def small_thing_references(scene: EvaluationScene, max_side_m: float = SMALL_M) -> list[Reference]:
-    """One expression for each small object that the used views show and that a prompt describes uniquely."""
+def graspable_references(scene: EvaluationScene) -> list[Reference]:
+    """One expression for each of at most :data:`PER_SCENE` objects of a :data:`GRASPABLE` class that the used views
+    show and that a prompt describes uniquely, those of classes that are rarest in EmbodiedScan first."""
     shown = {int(scene.ids[row]): row for row in scene.seen_rows()}
-    bounds = axis_aligned(scene.boxes)
+    bounds, count = axis_aligned(scene.boxes), Counter(scene.labels)
     found: dict[int, Reference] = {}
     for prompt in scene.prompts:
         target = prompt.target_ids[0]
-        if len(prompt.target_ids) == 1 and target in shown and target not in found:
-            row = shown[target]
-            if scene.boxes[row, 3:6].max() <= max_side_m:
-                name = f"{scene.name}-{target}"
-                found[target] = Reference(name, scene.name, str(target), prompt.text, scene.labels[row], bounds[row])
-    return [found[k] for k in sorted(found)]
+        row = shown.get(target, -1)
+        if len(prompt.target_ids) == 1 and row >= 0 and target not in found and scene.labels[row] in GRASPABLE:
+            label, name = scene.labels[row], f"{scene.name}-{target}"
+            unique = count[label] == 1
+            found[target] = Reference(name, scene.name, str(target), prompt.text, label, bounds[row], unique)
+    rarest = sorted(found, key=lambda k: (-BY_FREQUENCY.index(found[k].label), k))[:PER_SCENE]
+    return [found[k] for k in sorted(rarest)]
 
 
 def biggest_clusters(texts: Sequence[str], clusters: Sequence[Cluster]) -> list[Answer | None]:
@@ -327,7 +357,7 @@ def _evaluate(spec: SuiteSpec, name: str) -> ReferResult:
         references = [r for r in _records(spec.references) if r.scene_id in (name, name.split("/")[-1])]
     else:
         plain = EvaluationSpec(spec.data, spec.split, spec.weights, ("grounding",), spec.scenes, spec.views)
-        references = small_thing_references(load(plain, name))
+        references = graspable_references(load(plain, name))
     if not references:
         return ReferResult(name, (), {})
     scene = load_suite_scene(spec, name)
@@ -415,7 +445,7 @@ def _score(spec: SuiteSpec, results: Sequence[ReferResult]) -> Scored:
     if not truth and spec.references is not None:
         raise EvaluationError(f"no record of {spec.references} is about a scan of {spec.data} ({spec.split})")
     if not truth:
-        raise EvaluationError(f"no expression is about an object of at most {SMALL_M} m that the views show")
+        raise EvaluationError("no expression is about a graspable object that the views show")
     systems = [s for s in asked[0].answers if all(s in r.answers for r in asked)]
     scored = {s: refer_metrics([a for r in asked for a in r.answers[s]], truth) for s in systems}
     figures = {f"{s}/{k}" if s else k: v for s in systems for k, v in scored[s].items()}

@@ -15,7 +15,7 @@ max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mea
 too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's labels,
 then over all points that a prediction reaches; missing points count in the frequencies only.
 
-Retrieval (:func:`retrieval_ap`): queries are every "synonym" and every "[depiction] [synonym]" of a scene; predictions
+Retrieval (:func:`retrieval_ap`): queries are every "synonym", or every "[depiction] [synonym]", of a scene; predictions
 are point sets with a feature, of which a query takes the 10 most similar. All of them are ranked by similarity over
 queries and scenes; one is right when its IoU with an object of the query that is not yet found is greater than the
 threshold. ``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Kassab, Morin, Büchner et al., OpenLex3D, NeurIPS 2025.)
@@ -30,9 +30,9 @@ Files of one scene:
     prompts      npz: labels (L,) str, features (L, C) float; must have every label of the scenes and, for retrieval,
                  every query
 
-Labels are compared without spaces; other differences in spelling count. :func:`score_openlex3d_files` reads labels from
-``DATA/openlex3d/<scene>.json``, truth from the ``.npz`` beside it (for homes also from the images), maps from
-``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.npz``.
+Spellings are compared as they are: "counter top" and "countertop" are two labels. :func:`score_openlex3d_files` reads
+labels from ``DATA/openlex3d/<scene>.json``, truth from the ``.npz`` beside it (for homes also from the images), maps
+from ``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.npz``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -88,16 +88,9 @@ AP_THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
 _SYNONYMS, _DEPICTIONS, _SIMILAR, _CLUTTER, _MISSING, _INCORRECT = range(len(TIERS))
 
 
-def canonical(label: str) -> str:
-    """A label without spaces."""
-    return "".join(label.split())
-
-
 @dataclass(frozen=True)
 class TieredLabels:
-    """Labels of one object.
-
-    Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and a label that is blank
+    """Labels of one object. Raises ``ValueError`` naming the object and a label that is blank
     or in two tiers.
     """
 
@@ -112,11 +105,10 @@ class TieredLabels:
         tiers = {"synonyms": self.synonyms, "depictions": self.depictions, "visually_similar": self.visually_similar}
         for tier, labels in tiers.items():
             for label in labels:
-                key = canonical(label)
-                if not key:
+                if not label.strip():
                     raise ValueError(f"object {self.object_id}: a label of {tier} is blank")
-                if seen.setdefault(key, tier) != tier:
-                    raise ValueError(f"object {self.object_id}: label {label!r} is in {seen[key]} and in {tier}")
+                if seen.setdefault(label, tier) != tier:
+                    raise ValueError(f"object {self.object_id}: label {label!r} is in {seen[label]} and in {tier}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -126,13 +118,13 @@ class TieredLabels:
     @property
     def counts(self) -> bool:
         """Whether the object is scored: it has synonyms, and none of them is structure."""
-        return bool(self.synonyms) and EXCLUDED.isdisjoint(canonical(s).lower() for s in self.synonyms)
+        return bool(self.synonyms) and EXCLUDED.isdisjoint(s.lower() for s in self.synonyms)
 
     @property
-    def queries(self) -> tuple[str, ...]:
-        """Queries of retrieval, each once."""
-        texts = (*self.synonyms, *(f"{d} {s}" for d in self.depictions for s in self.synonyms))
-        return tuple({canonical(text): text for text in reversed(texts)}.values())[::-1]
+    def queries(self) -> dict[str, tuple[str, ...]]:
+        """Queries of retrieval by their kind, each once."""
+        depicted = (f"{d} {s}" for d in self.depictions for s in self.synonyms)
+        return {"synonyms": tuple(dict.fromkeys(self.synonyms)), "depictions": tuple(dict.fromkeys(depicted))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,16 +143,16 @@ class Prompts:
             raise ValueError(f"{len(self.labels)} prompts have {len(self.features)} features")
         rows: dict[str, int] = {}
         for row, label in enumerate(self.labels):
-            if rows.setdefault(canonical(label), row) != row:
+            if rows.setdefault(label, row) != row:
                 raise ValueError(f"prompt {label!r} is listed twice")
         object.__setattr__(self, "_rows", rows)
 
     def row(self, label: str) -> int:
         """Row of a text. Raises ``ValueError`` naming a text that is not among the prompts."""
         rows: dict[str, int] = self._rows  # type: ignore[attr-defined]
-        if canonical(label) not in rows:
+        if label not in rows:
             raise ValueError(f"the prompts lack {label!r}")
-        return rows[canonical(label)]
+        return rows[label]
 
     def take(self, labels: Sequence[str]) -> Prompts:
         """Prompts of some texts, in that order."""
@@ -274,7 +266,7 @@ def _sights(truth: PointTruth, prediction: PointPrediction) -> list[_Sight]:
 
 def _order(features: F64, prompts: Prompts) -> I64:
     """(U, L) prompts by falling similarity; equal ones by name, so that the order of the list has no effect."""
-    names = sorted(range(len(prompts.labels)), key=lambda i: canonical(prompts.labels[i]))
+    names = sorted(range(len(prompts.labels)), key=prompts.labels.__getitem__)
     by_name = np.array(names, np.int64)
     similarity = features @ prompts.features[by_name].T
     return np.asarray(by_name[np.argsort(-np.round(similarity, 9), axis=1, kind="stable")])
@@ -395,31 +387,35 @@ def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
 
 
 def retrieval_ap(scenes: Sequence[tuple[PointTruth, PointPrediction]], queries: Prompts) -> dict[str, float]:
-    """``AP AP50 AP25`` in percent. ``queries`` holds the features of the query texts.
+    """``AP AP50 AP25`` of the queries of synonyms and, as ``depictions/AP`` (and so on), of those with depictions, in
+    percent; kinds without a query have no figures. ``queries`` holds the features of the query texts.
 
     Raises ``ValueError`` when no scene has a query, or naming one that ``queries`` lacks.
     """
     _check_widths(scenes, queries)
-    found: list[tuple[float, int, F64]] = []  # similarity, first true object of its query, IoU with those objects
-    wanted = 0
-    for truth, prediction in scenes:
-        iou, ids = instance_iou(truth, prediction)
-        asked: dict[str, list[int]] = {}
-        texts: dict[str, str] = {}
-        for o in truth.scored():
-            for text in o.queries:
-                asked.setdefault(canonical(text), []).append(ids.index(o.object_id))
-                texts.setdefault(canonical(text), text)
-        for key, objects in asked.items():
-            similarity = prediction.instance_features @ queries.features[queries.row(texts[key])]
-            there = np.flatnonzero(iou.sum(axis=1) > 0) if len(iou) else np.zeros(0, np.int64)
-            best = there[np.argsort(-similarity[there], kind="stable")][:RETRIEVED]
-            found += [(float(np.round(similarity[i], 9)), wanted, iou[i, objects]) for i in best]
-            wanted += len(objects)
-    if not wanted:
+    figures: dict[str, float] = {}
+    for kind, prefix in (("synonyms", ""), ("depictions", "depictions/")):
+        found: list[tuple[float, int, F64]] = []  # similarity, first true object of its query, IoU with those objects
+        wanted = 0
+        for truth, prediction in scenes:
+            iou, ids = instance_iou(truth, prediction)
+            asked: dict[str, list[int]] = {}
+            for o in truth.scored():
+                for text in o.queries[kind]:
+                    asked.setdefault(text, []).append(ids.index(o.object_id))
+            for text, objects in asked.items():
+                similarity = prediction.instance_features @ queries.features[queries.row(text)]
+                there = np.flatnonzero(iou.sum(axis=1) > 0) if len(iou) else np.zeros(0, np.int64)
+                best = there[np.argsort(-similarity[there], kind="stable")][:RETRIEVED]
+                found += [(float(np.round(similarity[i], 9)), wanted, iou[i, objects]) for i in best]
+                wanted += len(objects)
+        if wanted:
+            ap = {t: 100.0 * _average_precision(found, wanted, t) for t in (0.25, *AP_THRESHOLDS)}
+            named = {"AP": float(np.mean([ap[t] for t in AP_THRESHOLDS])), "AP50": ap[0.5], "AP25": ap[0.25]}
+            figures |= {prefix + name: value for name, value in named.items()}
+    if not figures:
         raise ValueError("no scene has a labelled object with points")
-    ap = {t: 100.0 * _average_precision(found, wanted, t) for t in (0.25, *AP_THRESHOLDS)}
-    return {"AP": float(np.mean([ap[t] for t in AP_THRESHOLDS])), "AP50": ap[0.5], "AP25": ap[0.25]}
+    return figures
 
 
 def instance_iou(truth: PointTruth, prediction: PointPrediction) -> tuple[F64, list[int]]:
@@ -466,34 +462,18 @@ def openlex3d_metrics(
 
 
 def scene_prompts(truths: Iterable[PointTruth]) -> tuple[list[str], list[str]]:
-    """All labels of some scenes, and all queries, each once and sorted; these are the data set's own prompts.
-
-    Of several spellings the one listed first in a tier is kept, then the first by name.
-    """
+    """All labels of some scenes, and all queries, each once and sorted; these are the data set's own prompts."""
     objects = [o for truth in truths for o in truth.labels]
-    tiers = [tier for o in objects for tier in (o.synonyms, o.depictions, o.visually_similar)]
-    return _spelled_once(tiers), _spelled_once([o.queries for o in objects if o.counts])
-
-
-def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
-    places: dict[str, int] = {}
-    for texts in lists:
-        for place, text in enumerate(texts):
-            places[text] = min(place, places.get(text, place))
-    chosen: dict[str, str] = {}
-    for text in sorted(places, key=lambda t: (places[t], t)):
-        chosen.setdefault(canonical(text), text)
-    return sorted(chosen.values())
+    queries = {text for o in objects if o.counts for texts in o.queries.values() for text in texts}
+    return sorted({label for o in objects for label in o.labels}), sorted(queries)
 
 
 # -- Files.
 
 
-def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
-    """Labels of a scene, in either form of the module docstring, and how many were in more than one tier of an object.
-
-    Args:
-        repeated: for those, ``error`` raises, ``least`` keeps them in their least specific tier alone.
+def read_labels(path: Path) -> tuple[tuple[TieredLabels, ...], int]:
+    """Labels of a scene, in either form of the module docstring, and how many were in more than one tier of an object:
+    those are kept in their least specific tier alone.
 
     Raises ``ValueError`` naming the file, the object and the fault.
     """
@@ -508,10 +488,8 @@ def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tu
         try:
             tiers = _tiers(sample)
             kept = _least_tiers(tiers)
-            dropped = sum(map(len, tiers[1:4])) - sum(map(len, kept))
-            twice += dropped
-            synonyms, depictions, similar = kept if repeated == "least" else tiers[1:4]
-            found.append(TieredLabels(tiers[0], synonyms, depictions, similar, tiers[4]))
+            twice += sum(map(len, tiers[1:4])) - sum(map(len, kept))
+            found.append(TieredLabels(tiers[0], *kept, tiers[4]))
         except KeyError as error:
             raise ValueError(f"{path}: entry {number} lacks {error}") from error
         except (TypeError, ValueError) as error:
@@ -539,8 +517,8 @@ def _least_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
     less: set[str] = set()
     kept = []
     for labels in reversed(tiers[1:4]):
-        kept.append(tuple(label for label in labels if canonical(label) not in less))
-        less |= {canonical(label) for label in labels}
+        kept.append(tuple(label for label in labels if label not in less))
+        less |= set(labels)
     return tuple(reversed(kept))
 
 
@@ -610,7 +588,7 @@ def _integers(values: NDArray[Any]) -> I64:
 
 # -- The deployed perceptron.
 
-_TRUTH_CELL_M = 0.02  # one true point per cell and object
+_TRUTH_CELL_M = 0.05  # one true point per cell and object
 _GROW_M = 0.04  # a box takes points this close to it: surfaces are measured with noise
 _SAME_PLACE_IOU = 0.3
 _POSTERIOR_POWER = 3
@@ -644,7 +622,7 @@ class ClosedSetExport:
 
 
 def point_truth(scene: SuiteScene, labels: Sequence[Any]) -> PointTruth:
-    """Measured points of all instances, one per 2 cm cell and object. In a real scan a point belongs to the smallest
+    """Measured points of all instances, one per 5 cm cell and object. In a real scan a point belongs to the smallest
     box that holds it, of the instances that the view shows."""
     points, objects = [], []
     for view, frame in enumerate(scene.scene.frames):
@@ -739,7 +717,7 @@ def _evaluate(spec: SuiteSpec, name: str) -> OpenLexResult:
     path = Path(spec.data) / "openlex3d" / f"{name}.json"
     own = path.with_suffix(".npz")
     try:
-        labels, repeated = read_labels(path, repeated="least")
+        labels, repeated = read_labels(path)
         truth = read_truth(own, labels) if own.exists() else point_truth(scene, labels)
     except ValueError as error:
         raise CorruptSceneError(str(error)) from error
@@ -786,8 +764,8 @@ def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None, out: Path) 
         repeated += twice
         truths.append(read_truth(own, labels) if own.exists() else point_truth(load_suite_scene(spec, name), labels))
     labels_asked, queries = scene_prompts(truths)
-    needed = {canonical(text): text for text in (*queries, *labels_asked)}
-    write_atomically(out / "prompts.txt", ("\n".join(sorted(needed.values())) + "\n").encode())
+    needed = sorted({*queries, *labels_asked})
+    write_atomically(out / "prompts.txt", ("\n".join(needed) + "\n").encode())
     prompts = read_prompts(predictions / "prompts.npz")
     maps = [read_prediction(predictions / f"{name}.npz") for name in names]
     figures = openlex3d_metrics(list(zip(truths, maps, strict=True)), prompts.take(labels_asked), prompts.take(queries))

@@ -291,6 +291,9 @@ KINDS = ("existence", "counting", "attribute", "relation")
 MIN_IOU = 0.25
 _YES = (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS)
 _EXACTLY = re.compile(r"(?:Is|Are) there exactly (\d+) (.+)\?")
+_COLOR = re.compile(r"What color is the (.+)\?")
+_COLORS = ("black", "white", "gray", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "beige")
+_WHICH = re.compile(r"Which kind of thing is (.+): (.+) or nothing\?")
 _IS_IT = re.compile(r"Is the (.+) (\S+)\?")
 
 F64 = NDArray[np.float64]
@@ -303,24 +306,24 @@ class GroundedQuestion:
     scene_id: str  # scene_id, kind, text: as in the file
     kind: str
     text: str
-    answer: bool | int  # True or False, or a number
+    answer: bool | int | str  # True or False, a number, or a word: a colour or a name
     ids: tuple[int, ...] = ()  # annotation ids of the objects that the answer rests on
 
     @property
     def is_number(self) -> bool:
-        return not isinstance(self.answer, bool)
+        return type(self.answer) is int
 
 
 @dataclass(frozen=True, eq=False)
 class GroundedReply:
-    """The answer (yes or no, or a number), and the (N, 9) boxes that it rests on."""
+    """The answer (yes or no, a number, or a word), and the (N, 9) boxes that it rests on."""
 
-    answer: bool | int
+    answer: bool | int | str
     boxes: F64
 
 
 def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]:
-    """Questions of a home's language file whose answer is yes, no or a number; each text once.
+    """Questions of a home's language file; each text once.
 
     Raises ``ValueError`` naming file and entry.
     """
@@ -330,24 +333,30 @@ def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]
         raise ValueError(f"{path} has no questions: {type(error).__name__}: {error}") from error
     found: dict[str, GroundedQuestion] = {}
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-        found_one = _question(path, scene_id, number, entry)
-        if found_one is not None:
-            found.setdefault(found_one.text, found_one)
+        question = _question(path, scene_id, number, entry)
+        found.setdefault(question.text, question)
     return list(found.values())
 
 
-def _question(path: Path, scene_id: str, number: int, entry: Any) -> GroundedQuestion | None:
+def _question(path: Path, scene_id: str, number: int, entry: Any) -> GroundedQuestion:
     keys = ("kind", "question", "answer", "grounding")
     if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
         raise ValueError(f"{path}: question {number} must have {', '.join(keys)}, got {entry!r}")
     if entry["kind"] not in KINDS:
         raise ValueError(f"{path}: question {number} is of no known kind: {entry['kind']!r}")
     words = entry["answer"]
-    if words not in ("yes", "no") and not words.isdecimal():
-        return None  # a colour or a name
-    answer = words == "yes" if words in ("yes", "no") else int(words)
+    answer: bool | int | str = int(words) if words.isdecimal() else words
+    answer = words == "yes" if words in ("yes", "no") else answer
     ids = tuple(int(n) for n in re.findall(r"<obj_(\d+)>", entry["grounding"]))
     return GroundedQuestion(scene_id, entry["kind"], entry["question"], answer, ids)
+
+
+def choices(question: GroundedQuestion) -> dict[str, str]:
+    """The possible answers to an open question, each with the sentence that it claims; one claims nothing."""
+    color, which = _COLOR.fullmatch(question.text), _WHICH.fullmatch(question.text)
+    if color is not None:
+        return {"unknown": "", **{word: f"the {word} {color[1]}" for word in _COLORS}}
+    return {"nothing": "", which[2]: f"the {which[2]} {which[1]}"} if which is not None else {"unknown": ""}
 
 
 def asked(question: GroundedQuestion) -> tuple[str, int | None]:
@@ -364,10 +373,18 @@ def asked(question: GroundedQuestion) -> tuple[str, int | None]:
 def answer_grounded(
     ask: Callable[[Sequence[str]], Sequence[Grounding]], questions: Sequence[GroundedQuestion]
 ) -> list[GroundedReply]:
-    """Ask all questions of one scene; ``ask`` answers sentences."""
+    """Ask all questions of one scene; ``ask`` answers sentences. The answer to an open question is the one whose
+    sentence is found with the best score."""
     sentences = [asked(question) for question in questions]
     replies = []
     for question, (_, number), answer in zip(questions, sentences, ask([text for text, _ in sentences]), strict=True):
+        if isinstance(question.answer, str):
+            nothing, *words = choices(question).items()
+            claimed = zip(words, ask([text for _, text in words]), strict=True)
+            found = [(a.candidates[0].score, word, a.candidates[0].box) for (word, _), a in claimed if a.status in _YES]
+            _, best, box = max(found, key=lambda f: f[0], default=(0.0, nothing[0], np.zeros((0, 9))))
+            replies.append(GroundedReply(best, box.reshape(-1, 9)))
+            continue
         yes = answer.status in _YES
         # plurals are counted; for a singular the count is one if it was found
         count = answer.count if answer.count is not None else int(yes)
@@ -383,7 +400,7 @@ def grounded_metrics(
     replies: Sequence[GroundedReply],
     boxes: Sequence[dict[int, F64]],
 ) -> dict[str, float]:
-    """``grounded/<kind>/{precision,recall,f1,accuracy,yes}``, ``grounded/counting/exact`` and
+    """``grounded/<kind>/{precision,recall,f1,accuracy,yes}``, ``grounded/<kind>/exact`` of numbers and words, and
     ``grounded/<kind>/located``, in percent; kinds without a question have no figures.
 
     ``located`` is the share of the true yes-answers (and numbers above 0) that were given and have a box on a true
@@ -401,14 +418,14 @@ def grounded_metrics(
     figures: dict[str, float] = {}
     for kind in KINDS:
         rows = [i for i, q in enumerate(questions) if q.kind == kind]
-        closed = [i for i in rows if not questions[i].is_number]
+        closed = [i for i in rows if isinstance(questions[i].answer, bool)]
         if closed:
             truth = [Question(questions[i].scene_id, questions[i].text, bool(questions[i].answer)) for i in closed]
             values = pope_metrics(truth, [bool(replies[i].answer) for i in closed])
             figures |= {f"grounded/{kind}/{name}": value for name, value in values.items()}
-        numbers = [i for i in rows if questions[i].is_number]
-        if numbers:
-            right = [replies[i].answer == questions[i].answer for i in numbers]
+        named = [i for i in rows if i not in closed]
+        if named:
+            right = [replies[i].answer == questions[i].answer for i in named]
             figures[f"grounded/{kind}/exact"] = 100.0 * float(np.mean(right))
         resting = [i for i in rows if questions[i].answer and questions[i].ids]
         if resting:
