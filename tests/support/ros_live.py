@@ -48,6 +48,10 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0, what: str 
     raise AssertionError(f"timed out after {timeout_s} s: {what or condition}")
 
 
+# Locks of this process's domains: its nodes inherit them, so that a node that outlives a killed test keeps its domain.
+_LOCKS: dict[int, int] = {}
+
+
 @contextmanager
 def own_domain() -> Iterator[int]:
     """A ROS domain that no other test on this machine uses."""
@@ -58,7 +62,11 @@ def own_domain() -> Iterator[int]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            yield domain
+            _LOCKS[domain] = file.fileno()
+            try:
+                yield domain
+            finally:
+                del _LOCKS[domain]
             return
     raise RuntimeError("all ROS domains are in use")
 
@@ -227,7 +235,9 @@ class NodeProcess:
             *shapes,
         ]
         self._file = open(log, "w", encoding="utf-8")  # noqa: SIM115
-        self.process = subprocess.Popen(command, env=environment, stdout=self._file, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=self._file, stderr=subprocess.STDOUT, pass_fds=list(_LOCKS.values())
+        )
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 20.0) -> int:
         """Signal it and wait; its exit code."""
