@@ -79,7 +79,9 @@ def test_options_that_do_not_fit_are_refused(room, tmp_path, options, message):
 
 def test_unknown_layouts_and_missing_files_are_named(room, tmp_path):
     pytest.importorskip("onnxruntime")
-    result = replay(room[0], tmp_path / "out", "--detector", "net.onnx", "--detector-layout", "yolov99")
+    file = tmp_path / "net.onnx"
+    file.touch()
+    result = replay(room[0], tmp_path / "out", "--detector", str(file), "--detector-layout", "yolov99")
     assert "lift.layout must be one of" in str(result.exception)
     yolov8, removed = (
         ("--detector", "net.onnx", "--detector-layout", "yolov8"),
