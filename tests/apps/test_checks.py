@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -537,7 +538,7 @@ def test_a_bag_with_unusable_messages(tmp_path: Path) -> None:
     ]
     write_bag(path, good + frame + bad)
     findings = examine(path)
-    assert any("1 of /tf cannot be used, first: transform" in f.message for f in findings)
+    assert any(re.match("1 of /tf cannot be used, first: .*/tf: transform 'odom'", f.message) for f in findings)
     assert has_errors(findings)
 
 
@@ -610,7 +611,7 @@ def test_why_a_calibration_was_refused_is_said(tmp_path: Path) -> None:
         ]
     findings = examine(write_bag(tmp_path / "bag", out))
     sizes = next(f for f in findings if f.check == "sizes")
-    assert "no camera_info could be read: distortion model 'thin_prism' is not supported" in sizes.message
+    assert re.search("no camera_info could be read: .*distortion model 'thin_prism' is not supported", sizes.message)
 
 
 def test_a_recording_that_breaks_off_is_a_finding(tmp_path: Path) -> None:

@@ -201,7 +201,6 @@ KEYFRAME_FIELDS = [
     ("camera", 7),
     ("camera", ["camera"]),
     ("camera", ""),
-    ("camera", "c" * 2000),
     ("intrinsics", ["20", 20.0, 11.5, 8.5, 24, 18]),
     ("intrinsics", [20.0, 20.0, 11.5, 8.5, 24.0, 18]),
     ("intrinsics", [20.0, 20.0, 11.5, 8.5, 24]),

@@ -323,7 +323,7 @@ def get(url, headers=None):
 
 def test_without_viser_the_reason_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "viser", None)
-    with pytest.raises(WebUnavailableError, match=r"pip install 'embodied-perceptron\[web\]'"):
+    with pytest.raises(WebUnavailableError, match=r"pip install 'viser>=1.0'"):
         WebViewer(Controls(ask=lambda text: found(text)), port=0)
 
 

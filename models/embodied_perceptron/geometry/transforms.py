@@ -15,6 +15,7 @@ Conventions
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -75,7 +76,8 @@ def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
     q = np.asarray(quaternion_xyzw, dtype=np.float64)
     if q.shape != (4,):
         raise ValueError(f"quaternion must have shape (4,), got {q.shape}")
-    norm = float(np.linalg.norm(q)) if all(-2.0 < v < 2.0 for v in q.tolist()) else np.inf  # squares may overflow
+    near_one = all(-2.0 < v < 2.0 for v in q.tolist())
+    norm = float(np.linalg.norm(q)) if near_one else math.hypot(*q.tolist())  # the squares of large numbers overflow
     if not np.isfinite(norm) or abs(norm - 1.0) > _UNIT_QUATERNION_TOLERANCE:
         raise ValueError(f"quaternion must have unit norm, got {q.tolist()} with norm {norm:.6g}")
     x, y, z, w = q / norm

@@ -114,7 +114,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("upright", [True, False])
 @pytest.mark.parametrize("source", ["scannet", "3rscan", "matterport3d", "arkitscenes"])
 def test_points_come_back_onto_the_planes(root: Path, source: str, upright: bool) -> None:
-    (scan,) = EmbodiedScanDataset(root, "val", frozenset({source}))
+    (scan,) = EmbodiedScanDataset(root, "val", source)
     view = scan.load_view(0, upright)
     points, valid = back_project(view.depth_m, view.depth_camera)
     assert valid.mean() > 0.7
@@ -129,7 +129,7 @@ def test_points_come_back_onto_the_planes(root: Path, source: str, upright: bool
 
 
 def test_3rscan_images_are_turned_upright(root: Path) -> None:
-    (scan,) = EmbodiedScanDataset(root, "val", frozenset({"3rscan"}))
+    (scan,) = EmbodiedScanDataset(root, "val", "3rscan")
     view = scan.load_view(0)
     assert view.color.shape == (64, 48, 3)
     # the camera's y axis points down again, and what was on top of the stored image is on the right
@@ -141,7 +141,7 @@ def test_3rscan_images_are_turned_upright(root: Path) -> None:
 
 
 def test_pictures_are_read_as_they_are_stored(root: Path) -> None:
-    (scan,) = EmbodiedScanDataset(root, "val", frozenset({"scannet"}))
+    (scan,) = EmbodiedScanDataset(root, "val", "scannet")
     path = scan.images[0].color_path
     before = scan.load_view(0).color
     path.write_bytes(with_orientation(path.read_bytes(), 3))

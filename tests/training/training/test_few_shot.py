@@ -32,6 +32,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.recordings.labels import (
+    LabelError,
     LabelledThing,
     RecordingLabels,
     write_labels,
@@ -411,20 +412,21 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "reason"),
+    ("label", "error", "reason"),
     [
-        ("x" * 10_240, "10240 characters"),
-        ("wall", "no kind of object"),
-        ("Object", "no kind of object"),
-        ("12", "must have a letter"),
-        ("a\x07b", "control character"),
+        ("x" * 10_240, LabelError, "1 to 1000 characters"),
+        ("x" * 500, FewShotError, "500 characters"),
+        ("wall", FewShotError, "no kind of object"),
+        ("Object", FewShotError, "no kind of object"),
+        ("12", FewShotError, "must have a letter"),
+        ("a\x07b", LabelError, "control character"),
     ],
 )
-def test_labels_that_are_none_are_refused(tmp_path: Path, label: str, reason: str) -> None:
+def test_labels_that_are_none_are_refused(tmp_path: Path, label: str, error: type[ValueError], reason: str) -> None:
     folder = write_recording(tmp_path / "drive", 2)
     text = {"objects": [{"names": [label], "box": [1, 0, 0.4, 1, 1, 1, 0, 0, 0]}], "extra_names": [label]}
     folder.with_name(folder.name + LABELS_SUFFIX).write_text(json.dumps(text))
-    with pytest.raises(FewShotError, match=reason):
+    with pytest.raises(error, match=reason):
         read_labelled_rooms([folder], CLASSES)
 
 

@@ -629,7 +629,7 @@ def test_projections_of_a_frozen_encoder_learn_from_cached_features(
     assert network.image_projection is not None
     scene = task.samples.sources[0].cache[0]  # type: ignore[attr-defined]
     assert [level.shape[-1] for level in scene.features] == list(network.image_encoder.out_channels)
-    sample = task.samples.sample(0, np.random.default_rng(0))
+    (sample,) = task.samples.sample(0, np.random.default_rng(0))
     scan = EmbodiedScanDataset(homes, "train")[0]
     expected = network.eval().encode_images(torch.from_numpy(scan.load_view(0).color)[None])
     whole = dataclasses.replace(sample, features=scene.features, projections=scene_projections(scene))

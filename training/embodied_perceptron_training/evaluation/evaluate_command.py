@@ -30,6 +30,7 @@ from embodied_perceptron_training.evaluation.recordings.recording_command import
 from embodied_perceptron_training.evaluation.runner.options import (
     PROCESSES,
     VIEWS,
+    VIEWS_HELP,
     Common,
     DataSet,
     FittedSplit,
@@ -271,9 +272,7 @@ def evaluate_tasks(
     only: Annotated[Task | None, typer.Option(help="Only this: a task.")] = None,
     views: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Views of a scene: so many, spread evenly. Default: 20; with paper weights 50, occupancy 20."
-        ),
+        typer.Option(min=1, help=f"{VIEWS_HELP} Default: {VIEWS}; with paper weights 50, occupancy 20."),
     ] = None,
     turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
     prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",

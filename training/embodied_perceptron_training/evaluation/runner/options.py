@@ -24,7 +24,8 @@ def _known_weights(name: str) -> str:
 
 Weights = Annotated[str, typer.Option(callback=_known_weights, help="Network: a shipped name, a weights file.")]
 Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
-Views = Annotated[int, typer.Option(min=1, help="Views of a scene: so many, spread evenly.")]
+VIEWS_HELP = "Views of a scene: so many, spread evenly."
+Views = Annotated[int, typer.Option(min=1, help=VIEWS_HELP)]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
 MetricsFolder = Annotated[Path | None, out_folder(help="Folder to write: metrics.json.")]
 VIEWS, PROCESSES = 20, 2  # defaults
