@@ -106,9 +106,9 @@ def test_a_bag_of_messages_that_combine_colour_and_depth(tmp_path: Path, kind: s
         color = image(10**18, OPTICAL, np.zeros((H, W, 3), np.uint8))
         message = store.types[kind](color.header, color, color)
         writer.write(connection, 10**18, store.serialize_cdr(message, kind))
-    told = said(command, tmp_path / "bag", tmp_path)
-    assert f"/camera/rgbd ({kind}): messages that combine colour and depth cannot be read" in told
-    assert "use the driver's separate topics" in told
+    output = said(command, tmp_path / "bag", tmp_path)
+    assert f"/camera/rgbd ({kind}): messages that combine colour and depth cannot be read" in output
+    assert "use the driver's separate topics" in output
 
 
 def test_depth_of_lower_resolution_is_named_by_the_doctor(tmp_path: Path) -> None:

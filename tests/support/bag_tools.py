@@ -81,14 +81,18 @@ def write_bag(
     writer = Writer(path, version=9, storage_plugin=storage)
     if compressed_by is not None:
         writer.set_compression(compressed_by, CompressionFormat.ZSTD)
+    _write_all(writer, messages, STORE, STORE.serialize_cdr)
+    return path
+
+
+def _write_all(writer: Any, messages: list[tuple[str, int, Any]], store: Any, serialize: Any) -> None:
     with writer:
         connections: dict[str, Any] = {}
         for topic, logged_ns, message in messages:
             kind = message.__msgtype__
             if topic not in connections:
-                connections[topic] = writer.add_connection(topic, kind, typestore=STORE)
-            writer.write(connections[topic], logged_ns, STORE.serialize_cdr(message, kind))
-    return path
+                connections[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(connections[topic], logged_ns, serialize(message, kind))
 
 
 def as_ros1(message: Any, store: Any) -> Any:
@@ -117,11 +121,5 @@ def write_ros1_bag(path: Path, messages: list[tuple[str, int, Any]], compressed_
     writer = Ros1Writer(path)
     if compressed_by is not None:
         writer.set_compression(compressed_by)
-    with writer:
-        connections: dict[str, Any] = {}
-        for topic, logged, message in messages:
-            kind = message.__msgtype__
-            if topic not in connections:
-                connections[topic] = writer.add_connection(topic, kind, typestore=store)
-            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
+    _write_all(writer, messages, store, lambda message, kind: store.serialize_ros1(as_ros1(message, store), kind))
     return path

@@ -170,6 +170,10 @@ def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tens
     return inside
 
 
+# --------------------------------------------------------------------------------------------------------------------
+# moving boxes
+
+
 def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Tensor:
     """Move (N, 9) boxes by the rigid (4, 4) ``T``: ``T_a_b`` maps boxes from frame b to frame a.
 

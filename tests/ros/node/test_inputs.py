@@ -213,8 +213,8 @@ def test_a_simulation_that_is_paused_is_no_driver_that_has_stopped():
     assert paused[-1] == ["/clock has stood still for 20 s: the simulation or the player is paused or has ended"]
     assert not any("driver" in message for messages in paused for message in messages)
     for _ in range(3):
-        told = second(moves=True, images=False)
-    assert "the driver has stopped" in told[0]  # /clock runs again, and still no image comes
+        problems = second(moves=True, images=False)
+    assert "the driver has stopped" in problems[0]  # /clock runs again, and still no image comes
 
 
 def test_silent_topics_have_their_names_after_remapping_and_namespaces():
@@ -226,9 +226,9 @@ def test_silent_topics_have_their_names_after_remapping_and_namespaces():
         subscriptions = CameraSubscriptions(node, (camera,), Taken(), Health("test"))
         subscriptions.silence._began_s -= 60.0
         try:
-            told = " ".join(subscriptions.silence.silent())
-            assert "no colour image on /r1/color since" in told
-            assert "no depth image on /driver/depth since" in told
+            problems = " ".join(subscriptions.silence.silent())
+            assert "no colour image on /r1/color since" in problems
+            assert "no depth image on /driver/depth since" in problems
         finally:
             subscriptions.close()
             node.destroy_node()

@@ -229,8 +229,8 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
     objects = Counter(
         (scene, label) for scene, label, _ in {(r.scene_id, r.label, r.object_id) for r in found.values()}
     )
-    told = {str(entry["id"]): bool(entry["unique"]) for entry in entries if "unique" in entry}  # of own files
-    alone = (told.get(r.id, objects[r.scene_id, r.label] == 1) for r in found.values())
+    declared = {str(entry["id"]): bool(entry["unique"]) for entry in entries if "unique" in entry}  # of own files
+    alone = (declared.get(r.id, objects[r.scene_id, r.label] == 1) for r in found.values())
     return [replace(r, unique=unique) for r, unique in zip(found.values(), alone, strict=True)], repeated
 
 
