@@ -1079,6 +1079,15 @@ class Grounder:
         classes = self.classes
         return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
 
+    def answer_among(self, scene: PublishedScene, text: str, objects: Sequence[SceneObject]) -> Grounding:
+        """Answer a sentence about some objects, gone ones too, by their labels, names and colours alone."""
+        query = Query(text).parsed({o.label for o in objects})
+        colors = partial(_colors, scene.voxels)
+        by_name = with_user_names(query, objects)
+        if by_name is not None:
+            return by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
+        return ground_objects(query, objects, colors=colors)
+
     def prepare(self) -> None:
         """Load word tables, the reader's network and the network's text encoder, so that the first sentence is fast.
 

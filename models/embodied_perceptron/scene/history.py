@@ -21,7 +21,6 @@ from embodied_perceptron.results import EventKind, HistoryEntry
 
 MAX_ENTRIES = 64
 _MAX_REASON = 200  # characters
-_MAX_BLOCKS = 400_000
 _AROUND_M = 0.3
 _LATER_NS = 2_000_000_000  # least time from the mapping of a place to an object that was put there
 _LOADED_NS = 0
@@ -93,23 +92,17 @@ class MappedSince:
         self._since_ns = np.zeros(0, np.int64)
 
     def update(self, blocks: BlockView, now_ns: int) -> None:
-        """Add the blocks that are new."""
-        if len(self._keys) + len(blocks.keys) > _MAX_BLOCKS:  # the robot has left most of them
-            kept = np.isin(self._keys, blocks.keys, assume_unique=True)
-            self._keys, self._since_ns = self._keys[kept], self._since_ns[kept]
-        if not len(self._keys):
-            self._keys, self._since_ns = blocks.keys.copy(), np.full(len(blocks.keys), now_ns, np.int64)
-            return
-        at = np.searchsorted(self._keys, blocks.keys)
-        new = self._keys[np.minimum(at, len(self._keys) - 1)] != blocks.keys
-        if new.any():
-            self._keys = np.insert(self._keys, at[new], blocks.keys[new])
-            self._since_ns = np.insert(self._since_ns, at[new], now_ns)
+        """Follow the map: new blocks begin now, and those that were cleared are forgotten."""
+        since_ns = np.full(len(blocks.keys), now_ns, np.int64)
+        if len(self._keys):
+            at = np.minimum(np.searchsorted(self._keys, blocks.keys), len(self._keys) - 1)
+            known = self._keys[at] == blocks.keys
+            since_ns[known] = self._since_ns[at[known]]
+        self._keys, self._since_ns = blocks.keys, since_ns
 
     def known(self, blocks: BlockView) -> None:
         """Start again with the blocks of a loaded or corrected map."""
-        self.__init__()  # type: ignore[misc]
-        self.update(blocks, _LOADED_NS)
+        self._keys, self._since_ns = blocks.keys, np.full(len(blocks.keys), _LOADED_NS, np.int64)
 
     def is_put_there(self, box: NDArray[np.float64], blocks: BlockView) -> bool:
         """Whether the place of an object in a (9,) box was in the map clearly before the object."""
@@ -121,7 +114,8 @@ class MappedSince:
             blocks.coords <= np.floor((bounds.high[0] + wide) / edge_m)
         )
         beside = near[:, :2].all(axis=1) & (blocks.coords[:, 2] <= high[2])
-        inside = ((blocks.coords >= low) & (blocks.coords <= high)).all(axis=1)
+        lowest = low[2] + (high[2] > low[2])  # the lowest blocks hold the floor too
+        inside = ((blocks.coords >= [low[0], low[1], lowest]) & (blocks.coords <= high)).all(axis=1)
         own, around = self._of(blocks.coords[inside]), self._of(blocks.coords[beside & ~inside])
         return bool(len(own) and len(around) and np.median(own) - np.median(around) >= _LATER_NS)
 
