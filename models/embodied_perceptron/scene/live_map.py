@@ -374,6 +374,11 @@ class LiveMap:
             events = self._objects.update(
                 *(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm, image)
             )
+            newest = scene.cameras.newest
+            if newest is not None:
+                events = tuple(
+                    replace(e, stamp_ns=self._frame.stamp_of(newest.frame.camera, e.stamp_ns)) for e in events
+                )
         clock.lap("objects")
         diagnostics = tuple(reason for reason in (self.volume.fault, self._objects.doubt) if reason)
         cells: SemanticVoxels | None
