@@ -994,7 +994,7 @@ class ObjectMap:
         if not new:
             return
         begun_at, begun_ns = min(t.begun_at for t in new), max(t.begun_ns for t in new)
-        gone = [t for t in self._gone.values() if t.found_ns < begun_ns]
+        gone = [t for t in self._gone.values() if t.last_seen_ns < begun_ns]
         unseen = [t for t in self._tracks.values() if t.history and t.id not in self._fresh and t.looked_at < begun_at]
         old = gone + unseen
         if not old:
@@ -1006,7 +1006,7 @@ class ObjectMap:
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
         for n, m in zip(*np.nonzero(near), strict=True):
             a, b = new[n], old[m]
-            if b.found_ns >= a.history[0].stamp_ns:  # both were there
+            if b.last_seen_ns >= a.history[0].stamp_ns:  # both were seen at one time
                 continue
             put_there = a.history[0].kind == EventKind.APPEARED
             odds[n, m] = log_odds(differences(a.as_identified(), b.as_identified(), mean_view))
