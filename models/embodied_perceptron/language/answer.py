@@ -446,9 +446,7 @@ class _Answer:
             self.nearest = self._scored(order[:top_k], probability)
 
     def _scored(self, order: list[int], probability: F64) -> tuple[SceneObject, ...]:
-        return tuple(
-            replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=False)
-        )
+        return tuple(replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=False))
 
     def phrases(self, status: GroundingStatus, ranked: Sequence[SceneObject]) -> tuple[GroundedPhrase, ...]:
         """Noun phrases of the sentence with object ids: the target first, then its landmarks."""
@@ -699,9 +697,8 @@ class _Answer:
     def _unchecked(self, evidence: Evidence) -> str:
         """Parts of the sentence that were not checked: "; no bathtub found; colours are not known"."""
         missing = [noun for t in evidence.terms for noun in t.missing]
-        unknown = [noun for noun in dict.fromkeys(missing) if not is_known_noun(noun.removeprefix("other "), self.labels)]
-        stated = [f"no {noun} found" for noun in dict.fromkeys(missing) if noun not in unknown]
-        stated += [f"not known: {noun}" for noun in unknown]
+        known = {noun: is_known_noun(noun.removeprefix("other "), self.labels) for noun in missing}
+        stated = [f"no {noun} found" if is_known else f"not known: {noun}" for noun, is_known in known.items()]
         if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
             stated.append("colours are not known")
         states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
@@ -735,7 +732,8 @@ _SAID = {
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "larger": "larger than", "smaller": "smaller than", "same-colour": "of the colour of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
-    "right": "right of", "near": "near", "in": "in", "across": "across from", "pointed-at": "in the direction of", "nearer": "nearer to", "farther": "farther from",
+    "right": "right of", "near": "near", "in": "in", "across": "across from",
+    "pointed-at": "in the direction of", "nearer": "nearer to", "farther": "farther from",
     "end": "at the end of",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",

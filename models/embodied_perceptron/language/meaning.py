@@ -337,8 +337,8 @@ _SIDES = {"left-of-me": "left-of-all", "right-of-me": "right-of-all"}  # with a 
 _DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
 _MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of the target
 _AXES = (
-    ("height", ("tall", "high", "height", "lower", "shorter")), ("width", ("wid", "narrow", "broad", "diamet", "across")),
-    ("elevation", ("floor", "ground")),
+    ("height", ("tall", "high", "height", "lower", "shorter")),
+    ("width", ("wid", "narrow", "broad", "diamet", "across")), ("elevation", ("floor", "ground")),
 )  # fmt: skip
 
 _Named = tuple[str, tuple[int, int], bool, bool]  # noun, span, plural, known

@@ -428,9 +428,10 @@ class Pairs:
             side = g.sides[:, (k + quarter_turns) % 4]
             beside = np.stack([-side[:, 1], side[:, 0]], axis=1)
             wide, deep = (half[:, 0], half[:, 1]) if k % 2 == 0 else (half[:, 1], half[:, 0])
-            reach = 0.5 * (np.abs(beside) * 1.0)[self.anchor] * g.extent[:, :2][self.target]
-            aside = np.maximum(np.abs(self.along(beside)) - wide[self.anchor] - reach.sum(axis=-1), 0.0)
-            total += share * sigmoid((self.along(side) - 0.6 * deep[self.anchor]) / 0.06) * sigmoid((0.25 - aside) / 0.08)
+            reach = 0.5 * (np.abs(beside)[self.anchor] * g.extent[:, :2][self.target]).sum(axis=-1)
+            aside = np.maximum(np.abs(self.along(beside)) - wide[self.anchor] - reach, 0.0)
+            before = sigmoid((self.along(side) - 0.6 * deep[self.anchor]) / 0.06)
+            total += share * before * sigmoid((0.25 - aside) / 0.08)
         return total
 
     @cached_property
@@ -603,9 +604,10 @@ def between(first: Pairs, second: Pairs) -> F64:
     inside = sigmoid((along - 0.1) / 0.05) * sigmoid((0.9 - along) / 0.05)
     near = np.exp(-(first.gap + second.gap) / 2.5)
     score = inside * np.exp(-np.maximum(across - width, 0.0) / 0.4) * (0.5 + 0.5 * near)
-    low = np.maximum(g.low[:, 2][first.anchor], g.low[:, 2][second.anchor])
-    high = np.minimum(g.high[:, 2][first.anchor], g.high[:, 2][second.anchor])
-    off = np.maximum(g.low[:, 2][first.target] - np.maximum(high, low), np.minimum(low, high) - g.high[:, 2][first.target])
+    foot, top = g.low[:, 2], g.high[:, 2]
+    low = np.maximum(foot[first.anchor], foot[second.anchor])  # of what both anchors have in common
+    high = np.minimum(top[first.anchor], top[second.anchor])
+    off = np.maximum(foot[first.target] - np.maximum(high, low), np.minimum(low, high) - top[first.target])
     score = score * np.exp(-np.maximum(off, 0.0) / 1.0)
     carries = np.maximum(is_on(first.swapped), is_on(second.swapped))  # the table under both cups
     return np.asarray(score * (1.0 - carries) * first.different * second.different)
@@ -736,7 +738,8 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
-    "facing": np.inf, "pointed-at": np.inf, "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
+    "facing": np.inf, "pointed-at": np.inf,
+    "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
 }  # fmt: skip
 

@@ -556,9 +556,7 @@ class Scorer:
         """A scorer whose target is the anchor."""
         if anchor not in self._scorers:
             meaning = Meaning(self.meaning.text, anchor, anchor.constraints, self.meaning.speaker)
-            self._scorers[anchor] = Scorer(
-                meaning, self.g, self.labels, self.scores, self.colors, trust=self.trust
-            )
+            self._scorers[anchor] = Scorer(meaning, self.g, self.labels, self.scores, self.colors, trust=self.trust)
         return self._scorers[anchor]
 
     def _context(self) -> F64:

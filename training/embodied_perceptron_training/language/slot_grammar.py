@@ -54,16 +54,18 @@ _DESCRIBED = (
 _SHARE_DESCRIBED = 0.4
 _SHARE_KINDS, _SHARE_WHOLE = 0.7, 0.6  # of all sentences, and of the rest
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
-_NUMBERS = ("two", "3", "1.5", "half a", "a", "80", "40", "1.2", "thirty", "0.6", "five", "sixty", "90", "two and a half")
+_NUMBERS = ("two", "3", "1.5", "half a", "a", "80", "40", "1.2", "thirty", "0.6", "five", "sixty", "90")
 _UNITS_OF = {
     True: ("metres", "meters", "m", "feet", "metre", "meter"),
     False: ("centimetres", "cm", "centimeters", "inches"),
 }
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _BY_WORDS = (  # words chosen, tag of the form, tag of these words
-    (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"), (r"(?:\w+ )?(?:from|on) the right", "from-left", "from-right"),
+    (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"),
+    (r"(?:\w+ )?(?:from|on) the right", "from-left", "from-right"),
     (r"(?:bigger|larger|taller|higher) than", "smaller", "larger"),
-    (r"(?:smaller|shorter|lower|littler) than", "larger", "smaller"), (r"on", "near", "on"), (r"under", "near", "below"),
+    (r"(?:smaller|shorter|lower|littler) than", "larger", "smaller"),
+    (r"on", "near", "on"), (r"under", "near", "below"),
     (r"behind", "near", "behind"), (r"(?:by|next to)", "on", "near"), (r"in", "on", "in"),
     (r"behind|at the back of", "front", "behind"),
 )  # fmt: skip
@@ -202,7 +204,8 @@ def of_kind(form: str, rng: np.random.Generator) -> MarkedSentence:
     a, b = _three(rng)[:2]
     values = {
         "{C}": one, "{D}": other, "{N}": f"{number} {pick(_UNITS_OF[metric])}", "{O}": pick(ORDINALS),
-        "{U}": pick(tuple(affordances())), "{x}": a, "{y}": b, "{As}": f"[{pluralize(a)}=a]", "{A}": f"[{a}=a]", "{B}": f"[{b}=b]",
+        "{U}": pick(tuple(affordances())), "{x}": a, "{y}": b,
+        "{As}": f"[{pluralize(a)}=a]", "{A}": f"[{a}=a]", "{B}": f"[{b}=b]",
     }  # fmt: skip
     target = _three(rng)[2]
     form = form.replace("{T}=", f"{target}=").replace("{B}=", f"{b}=")
