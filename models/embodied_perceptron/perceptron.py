@@ -108,9 +108,12 @@ class Perceptron:
         self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
 
     @classmethod
-    def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
+    def from_config(
+        cls, config: PerceptronConfig | None = None, image_stamps: Mapping[str, int] | None = None
+    ) -> Perceptron:
         """Build a perceptron with the network that ``config.network`` names, if any.
 
+        ``image_stamps``: see :func:`.lift_from_options`.
         Raises as ``minilm_folder``, ``load_inference`` and ``ClassList``.
         """
         config = PerceptronConfig() if config is None else config
@@ -118,7 +121,7 @@ class Perceptron:
         names = config.network.classes
         if names:
             check_names(names)  # before networks are read
-        lift = lift_from_options(config.lift, names)
+        lift = lift_from_options(config.lift, names, image_stamps)
         inference = inference_from_options(config.network)
         return cls(config, None, inference, lift, class_list(names, inference, lift) if names else None)
 
