@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ class PublishedScene:
         return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
 
 
+ConditionsOf: TypeAlias = Callable[[Sequence[SceneObject], VoxelSnapshot], Sequence[SceneObject]]
+
 # --------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
@@ -137,6 +139,7 @@ _MAX_LABELS_BYTES = 64 * 2**20
 _LOG = logging.getLogger(__name__)
 LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
 _STATES = (*ObjectState.ALL, ObjectState.GONE)
+_CONDITIONS_NS = 2_000_000_000  # between two looks at the conditions of objects
 _RECENT = 3  # keyframes in which the appearance of objects is measured
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
@@ -220,6 +223,7 @@ class LiveMap:
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
         reach_m: largest distance of cameras from the map's origin, where the network limits it more than the voxels do.
         on_forget: called under the scene lock when another map replaces this one.
+        conditions_of: objects with their conditions ("open"), for the history; None = not followed.
 
     Attributes:
         published: the present scene for readers.
@@ -237,6 +241,7 @@ class LiveMap:
         name_of: Callable[[str], str] | None = None,
         reach_m: float = float("inf"),
         on_forget: Sequence[Callable[[], None]] = (),
+        conditions_of: ConditionsOf | None = None,
     ) -> None:
         self.config = config
         self.volume = volume
@@ -249,6 +254,7 @@ class LiveMap:
         self._scores = scores
         self._name_of = name_of
         self._on_forget = on_forget
+        self._conditions_of, self._conditions_ns = conditions_of, 0
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
@@ -374,6 +380,10 @@ class LiveMap:
             events = self._objects.update(
                 *(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm, image)
             )
+            if self._conditions_of is not None and abs(now - self._conditions_ns) >= _CONDITIONS_NS:
+                self._conditions_ns = now
+                confirmed = self._objects.objects((ObjectState.CONFIRMED,))
+                self._objects.note_conditions(self._conditions_of(confirmed, scene.voxels), now)
             newest = scene.cameras.newest
             if newest is not None:
                 events = tuple(

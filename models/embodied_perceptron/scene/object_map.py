@@ -310,7 +310,14 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
 _MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
-_PASSING = ("published", "looked_at", "begun_ns", "begun_at", "anchor")  # fields of a track that files do not have
+_PASSING = (
+    "published",
+    "looked_at",
+    "begun_ns",
+    "begun_at",
+    "anchor",
+    "condition",
+)  # not in files
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
@@ -393,6 +400,7 @@ class Track:
     history: History = ()  # empty = never confirmed
     appearance: Appearance = field(default_factory=Appearance)
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
+    condition: str = ""  # at the last look at it; not kept in files
     begun_at: int = 0  # number of the update that found it first; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
@@ -987,6 +995,19 @@ class ObjectMap:
             track.note(now_ns, EventKind.RENAMED, share, name, f"it was {announced}" if announced else "")
             if announced != UNNAMED:
                 self._wait(track, EventKind.RENAMED, replace(after, label=announced), after)
+
+    def note_conditions(self, objects: Iterable[SceneObject], now_ns: int) -> None:
+        """Note conditions of objects ("open") that two looks agree on; a change is an event of the next update."""
+        for thing in objects:
+            track = self._tracks.get(thing.id)
+            if track is None or not track.history or not thing.condition:
+                continue
+            known = next((e.words for e in reversed(track.history) if e.kind == EventKind.STATE), "")
+            if thing.condition != known and thing.condition == track.condition:
+                track.note(now_ns, EventKind.STATE, 0.9, thing.condition, f"it was {known}" if known else "")
+                if known:
+                    self._wait(track, EventKind.STATE, replace(thing, condition=known), thing)
+            track.condition = thing.condition
 
     def _identify(self) -> None:
         """Continue gone objects by new ones that are clearly the same, and note which others may be."""
