@@ -2,9 +2,9 @@
 
 An :class:`Appearance` holds what the map has anyway: features of the image encoder, pooled over the object's voxels for
 each of at most 8 view directions, histograms of its colours, and its shape as histograms of heights and radii. Two
-objects are compared by these, by their extents and by the posteriors of their names; the weights were fitted on
-generated homes (``benchmarks/identity.py --fit``). One object is never in two places: :func:`match` assigns one to one,
-and a winner must be clear against every other candidate and against a new object.
+objects are compared by these, by their extents and by the posteriors of their names. The weights were fitted on
+generated homes whose portable objects had been carried. One object is never in two places: :func:`match` assigns one to
+one, and a winner must be clear against every other candidate and against a new object.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class IdentityWeights:
         mentioned: least probability of a further candidate.
     """
 
-    bias: float = 5.0
-    view: float = -6.0
-    balance: float = -5.0
-    light: float = -2.0
-    shape: float = -5.0
-    extent: float = -6.0
+    bias: float = 4.5
+    view: float = -3.5
+    balance: float = -1.0
+    light: float = -1.5
+    shape: float = -3.5
+    extent: float = -8.0
     name: float = -3.0
     newly_there: float = 0.0
-    discovered: float = -3.0
+    discovered: float = -2.0
     least: float = 0.85
     mentioned: float = 0.1
 
@@ -220,7 +220,7 @@ def log_odds(difference: F64, weights: IdentityWeights = WEIGHTS) -> float:
     return weights.bias + float(w @ np.where(np.isnan(difference), _USUAL, difference))
 
 
-_USUAL = np.array([0.35, 0.15, 0.15, 0.05, 0.25, 0.3])
+_USUAL = np.array([0.1, 0.05, 0.1, 0.05, 0.1, 0.1])  # of one object at two times
 
 
 def match(odds: F64, weights: IdentityWeights = WEIGHTS) -> tuple[dict[int, tuple[int, float]], F64]:
