@@ -189,12 +189,11 @@ class Session:
             if index % PERCEIVE_EVERY:
                 continue
             with self.perceptron.map.perceiving() as (scene, _):
-                image = self.perceptron.map._image_sampler(scene.volume.keyframes)
+                objects = self.perceptron.map._objects
+                objects.image = self.perceptron.map._image_sampler(scene.volume.keyframes)
                 found, began = detections(home, seen, labels, rng), time.perf_counter()
                 at = posed.T_world_camera[:3, 3], 3.5
-                events += self.perceptron.map._objects.update(
-                    found, scene.voxels, posed.frame.stamp_ns, *at, None, SCORES, False, image
-                )
+                events += objects.update(found, scene.voxels, posed.frame.stamp_ns, *at, None, SCORES)
                 tally.update_ms.append(1e3 * (time.perf_counter() - began))
         return events
 

@@ -195,6 +195,29 @@ def test_memory_of_an_object():
     assert len(json.dumps(entry)) <= 6000
 
 
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_appearance_survives_a_file(count):
+    """Texts of map files are cut at 100 characters: those of an appearance are shorter."""
+    looks, rng = (
+        Appearance(color=np.arange(33, dtype=np.uint8), shape=np.arange(16, dtype=np.uint8)),
+        np.random.default_rng(1),
+    )
+    for _ in range(count):
+        looks._add(rng.normal(size=64).astype(np.float32), rng.normal(size=3), 1.0)
+    robot = Robot(room(chair((-0.8, 0.3))))
+    robot.run(1.5)
+    next(iter(robot.objects._tracks.values())).appearance = looks
+    text = robot.objects.to_json()
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(text)
+    assert objects.to_json() == text
+    again = next(iter(objects._tracks.values())).appearance
+    assert np.allclose(again.views, looks.views, atol=0.01)
+    assert np.allclose(again.directions, looks.directions, atol=0.01)
+    assert (again.color == looks.color).all()
+    assert (again.shape == looks.shape).all()
+
+
 def test_match_is_one_to_one_and_clear():
     winners, probability = match(np.array([[9.0, 9.0, -9.0], [-np.inf, -9.0, 9.0]]))
     assert set(winners) == {1}

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import Query, query_problem
 from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import (
@@ -35,6 +35,7 @@ _CALENDAR_NS = 1_000_000_000 * _S  # stamps before 2001 are no calendar time
 _NEAR_M, _ABOVE_M = 0.3, 0.6  # how far from a landmark an object "on" or "at" it may stand
 _AROUND_M, _COLUMN_M = 0.3, 3.0  # of a place, where voxels show that somebody looked
 _NAMED = 4  # changes in a sentence
+_LEAST = 0.5  # probability of a change that is told
 _NOUN = r"(?P<noun>.+?)"
 _PLACE = r"(?:\s+(?:on|in|at|from|off|under|near|by)\s+(?P<place>(?:the|my|your|our|a)\s.+?))?"
 _THINGS = r"(?:what|anything|something|which\s+(?:things|objects))"
@@ -172,6 +173,8 @@ def last_looked_ns(voxels: VoxelSnapshot | None, things: Sequence[SceneObject]) 
 
 def answer_about_past(query: Query, scene: PublishedScene, lookup: Lookup) -> Grounding | None:
     """Answer a question about the past; None for any other sentence."""
+    if query_problem(query.text):
+        return None
     now_ns = newest_ns(scene.objects, scene.gone, scene.voxels)
     question = read_time_question(query.text, now_ns)
     if question is None:
@@ -206,6 +209,7 @@ def _changes(
         if (question.kind in ("moved", "new") and is_gone) or (question.kind == "missing" and not is_gone):
             continue
         entries = [e for e in thing.history if e.kind in _KINDS[question.kind] and e.stamp_ns >= question.since_ns]
+        entries = [e for e in entries if e.probability > _LEAST]
         if entries:
             found.append((thing, entries[-1]))
     found.sort(key=lambda pair: -pair[1].stamp_ns)

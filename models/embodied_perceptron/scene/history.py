@@ -20,7 +20,7 @@ from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import EventKind, HistoryEntry
 
 MAX_ENTRIES = 64
-_MAX_REASON = 200  # characters
+_MAX_REASON = plain_values.MAX_NAME  # characters
 _AROUND_M = 0.3
 _LATER_NS = 2_000_000_000  # least time from the mapping of a place to an object that was put there
 _LOADED_NS = 0

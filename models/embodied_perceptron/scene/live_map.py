@@ -376,10 +376,9 @@ class LiveMap:
         if found is not None:
             if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
-            events = self._objects.update(
-                *(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm, image)
-            )
+            self._objects.image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
+            events = self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm)
+            self._objects.image = None
             if self._conditions_of is not None and abs(now - self._conditions_ns) >= _CONDITIONS_NS:
                 self._conditions_ns = now
                 confirmed = self._objects.objects((ObjectState.CONFIRMED,))

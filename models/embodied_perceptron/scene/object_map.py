@@ -33,6 +33,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -578,7 +579,9 @@ _MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 256, 1000  # objects that are remembe
 _LOOKS = 8  # appearances measured in an update
 _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
+_SAME_PLACE_IOU = 0.5
 _STEADY = 6  # detections after which a box has its final place
+_SAMPLE = 256  # objects whose views make the mean view
 _LIKE = 0.8  # root mean square of the log ratios of extents; objects that differ more are never one
 _UNSEEN = -3.0  # log-odds that an object moved whose place nobody saw empty
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
@@ -617,10 +620,12 @@ class ObjectMap:
         config: everything tunable.
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
+        image: features of recent images, for the appearance of objects in the next update; None = without.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
+    image: ImageSampler | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
@@ -682,7 +687,6 @@ class ObjectMap:
         looked_at: Region | None = None,
         scores: ScorePolicy = EVERY_SCORE,
         confirm: bool = False,
-        image: ImageSampler | None = None,
     ) -> tuple[ObjectEvent, ...]:
         """Associate the detections of one perception with the objects.
 
@@ -697,7 +701,6 @@ class ObjectMap:
             scores: below ``publish`` a detection starts no object, below ``keep`` it is ignored. An object with a lower
                 score than ``keep`` becomes tentative, unless a user named it, until its score is a quarter above.
             confirm: one detection confirms an object.
-            image: features of recent images, for the appearance of objects; None = without.
 
         Returns the changes that are certain enough by now, in the order of time.
         """
@@ -723,7 +726,7 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
                 self._grid.put(track.id, track.box)
-        self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns, image)
+        self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
         due = [event for at_ns, event in self._waiting if at_ns <= now_ns]
         self._waiting = [(at_ns, event) for at_ns, event in self._waiting if at_ns > now_ns]
         if self.doubt:
@@ -930,7 +933,8 @@ class ObjectMap:
             del self._gone[next(iter(self._gone))]
         if track.id in self._loaded:
             self._lost.add(track.id)
-        self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
+        if probability > 0.5:
+            self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
 
     def _wait(
         self, track: Track, kind: str, before: SceneObject | None, after: SceneObject | None, formerly: int = 0
@@ -940,9 +944,7 @@ class ObjectMap:
         wait_ns = _WAIT_NS if kind in (EventKind.APPEARED, EventKind.LEFT) else 0
         self._waiting.append((self._updated_ns + wait_ns, event))
 
-    def _remember(
-        self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int, image: ImageSampler | None
-    ) -> None:
+    def _remember(self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int) -> None:
         """Update appearances and histories after a perception, and find out which new objects are earlier ones."""
         blocks = blocks_of(snapshot)
         if self._rebuilt:
@@ -953,7 +955,7 @@ class ObjectMap:
         self._again |= self._loaded & seen
         due = [t for t in found if t.found <= 4 or t.found % 8 == 0]
         for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
-            track.appearance.look(track.box, snapshot, image)
+            track.appearance.look(track.box, snapshot, self.image)
         news = any(t.history and t.history[-1].stamp_ns >= now_ns for t in self._gone.values())
         for track in near:
             if track.state != ObjectState.CONFIRMED:
@@ -983,7 +985,7 @@ class ObjectMap:
         """Note that an object moved while it was followed, or has another name."""
         if track.anchor is None or track.found < _STEADY:
             track.anchor = track.box.copy()
-        elif not track.missed and np.linalg.norm(displacement(track.anchor, track.box)) >= _MOVED_M:
+        elif not track.missed and _has_moved(track.anchor, track.box):
             before = replace(track.as_object(self.config, self.name_of), box=track.anchor)
             track.anchor = track.box.copy()
             track.note(now_ns, EventKind.MOVED, 1.0, "", "followed while it moved")
@@ -1023,7 +1025,7 @@ class ObjectMap:
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
         near = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2)) < _LIKE
         odds = np.full((len(new), len(old)), -np.inf)
-        views = [t.appearance.views for t in (*self._tracks.values(), *gone) if len(t.appearance.views)]
+        views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
         for n, m in zip(*np.nonzero(near), strict=True):
             a, b = new[n], old[m]
@@ -1067,7 +1069,7 @@ class ObjectMap:
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
         self._grid.put(new.id, new.box)
-        stays = float(np.linalg.norm(displacement(old.box, new.box))) < _MOVED_M
+        stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
         kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
@@ -1335,6 +1337,13 @@ def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64], share: fl
     """Whether two boxes (2, 9) each hold voxels outside of the other: books, plates, panes."""
     inside, _, _, explained = count_voxels_explained(snapshot, pair, 0.0, [[1], [0]], pair)
     return bool((explained <= (1.0 - share) * inside).all() and (inside > 0).all())
+
+
+def _has_moved(before: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
+    """Whether a (9,) box is elsewhere: not only grown, and not by less than its own size can be wrong."""
+    if float(np.linalg.norm(displacement(before, after))) < _MOVED_M:
+        return False
+    return float(Bounds.of(before[None]).iou(Bounds.of(after[None]))[0, 0]) < _SAME_PLACE_IOU
 
 
 def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
