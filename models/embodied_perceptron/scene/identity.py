@@ -55,12 +55,12 @@ class IdentityWeights:
         mentioned: least probability of a further candidate.
     """
 
-    bias: float = 4.5
-    view: float = -3.5
-    balance: float = -1.0
-    light: float = -1.5
+    bias: float = 5.0
+    view: float = -2.5
+    balance: float = -0.8
+    light: float = -2.5
     shape: float = -3.5
-    extent: float = -8.0
+    extent: float = -9.0
     name: float = -3.0
     newly_there: float = 0.0
     discovered: float = -2.0
