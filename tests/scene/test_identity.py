@@ -225,3 +225,55 @@ def test_match_is_one_to_one_and_clear():
     assert np.allclose(probability[0, :2], 0.5, atol=1e-3)
     assert match(np.full((2, 2), 9.0))[0] == {}
     assert match(np.zeros((0, 0)))[0] == {}
+
+
+def test_denied_object_stays_denied_after_a_file():
+    thing = chair((-0.8, 0.3), 0.1)
+    robot = Robot(room(thing))
+    robot.run(2)
+    robot.objects.deny(one(robot, thing).id)
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(robot.objects.to_json())
+    robot.objects = objects
+    robot.run(2)
+    assert robot.of(thing) == []
+    assert [c.label for c in objects.corrections.entries] == [""]
+    assert robot.events == []
+
+
+@pytest.mark.parametrize("back_s", [5, 3600])
+def test_clock_set_back_loses_no_event_and_keeps_the_order_of_histories(back_s):
+    old = chair((-0.8, 0.3), 0.1)
+    robot = Robot(room(old))
+    robot.run(3)
+    number = one(robot, old).id
+    carried(robot, old, None, 3.0)
+    told = robot.objects.objects(("gone",))[0]
+    snapshot = robot.perceptron.volume.copy().snapshot()
+    nothing = robot.detector.detections([], snapshot).take(np.zeros(0, int))
+    back_ns = told.history[-1].stamp_ns - back_s * 1_000_000_000
+    events = [e for k in range(80) for e in robot.objects.update(nothing, snapshot, max(back_ns, 0) + k * 100_000_000)]
+    assert [e.kind for e in events if e.id == number] == [EventKind.LEFT]
+    assert kinds(robot, number) == [EventKind.FOUND, EventKind.LEFT]
+    text = robot.objects.to_json()
+    again = ObjectMap(robot.objects.config)
+    again.load_json(text)
+    assert again.to_json() == text
+
+
+def test_many_objects_are_matched_within_bounds():
+    robot = Robot(room(chair((-0.8, 0.3))))
+    robot.run(1.5)
+    data = json.loads(robot.objects.to_json())
+    entry = data["objects"][0]
+    data["objects"] = [
+        {**entry, "id": k, "box": [0.7 * (k % 100), 20 + 0.7 * (k // 100), *entry["box"][2:]]} for k in range(1, 10_001)
+    ]
+    data["next_id"] = 10_001
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(json.dumps(data))
+    robot.objects = objects
+    robot.run(1.5)
+    assert len(objects) >= 10_001
+    assert not [e for e in robot.events if e.id <= 10_000]
+    assert objects.doubt == ""

@@ -727,8 +727,9 @@ class ObjectMap:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
                 self._grid.put(track.id, track.box)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
-        due = [event for at_ns, event in self._waiting if at_ns <= now_ns]
-        self._waiting = [(at_ns, event) for at_ns, event in self._waiting if at_ns > now_ns]
+        waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
+        due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
+        self._waiting = [entry for entry, wait in zip(self._waiting, waits, strict=True) if wait]
         if self.doubt:
             due = [event for event in due if event.id not in self._loaded]
         return tuple(sorted(due, key=lambda event: event.stamp_ns))
