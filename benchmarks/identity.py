@@ -16,8 +16,10 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, EventKind, ObjectEvent, ObjectState, SceneObject
+from embodied_perceptron.scene.live_map import saw_through
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.building.freespace import free_space
@@ -62,6 +65,7 @@ class Tally:
     merged: int = 0
     events: int = 0
     right_events: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
     changes: int = 0
     told_changes: int = 0
     left: int = 0
@@ -86,6 +90,7 @@ class Tally:
             "merged_share": share(self.merged, self.identified),
             "events": self.events,
             "event_precision": share(self.right_events, self.events),
+            **{f"wrong_{kind}": count for kind, count in self.wrong.items()},
             "changes": self.changes,
             "event_recall": share(self.told_changes, self.changes),
             "left": self.left,
@@ -191,6 +196,7 @@ class Session:
             with self.perceptron.map.perceiving() as (scene, _):
                 objects = self.perceptron.map._objects
                 objects.image = self.perceptron.map._image_sampler(scene.volume.keyframes)
+                objects.saw_through = partial(saw_through, scene.volume.keyframes)
                 found, began = detections(home, seen, labels, rng), time.perf_counter()
                 at = posed.T_world_camera[:3, 3], 3.5
                 events += objects.update(found, scene.voxels, posed.frame.stamp_ns, *at, None, SCORES)
@@ -280,6 +286,7 @@ def judge(
         else:
             right = number in carried and at.get(event.id, number) == number
         tally.right_events += right
+        tally.wrong[event.kind] += not right
         told.add((event.kind, number))
     for number in carried & set(now) & set(ids_of):
         tally.changes += 1

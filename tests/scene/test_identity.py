@@ -10,10 +10,14 @@ import pytest
 from support.scenario_world import World, block, chair, couch, table
 from support.scenarios import Robot
 
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import EventKind, ObjectState
 from embodied_perceptron.scene.history import MAX_ENTRIES, extended, from_list, to_list
 from embodied_perceptron.scene.identity import Appearance, match
+from embodied_perceptron.scene.live_map import saw_through
 from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.sensors.frame import RgbdFrame
 
 
 def room(*things):
@@ -277,3 +281,15 @@ def test_many_objects_are_matched_within_bounds():
     assert len(objects) >= 10_001
     assert not [e for e in robot.events if e.id <= 10_000]
     assert objects.doubt == ""
+
+
+@pytest.mark.parametrize(
+    ("depth_m", "stamp_ns", "expected"), [(3.0, 5, True), (2.0, 5, False), (0.0, 5, False), (3.0, 20, False)]
+)
+def test_a_box_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, expected):
+    k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
+    depth = np.full((60, 80), depth_m, np.float32)  # half as fine as the image
+    frame = RgbdFrame(stamp_ns, "front", np.zeros((120, 160, 3), np.uint8), depth, k)
+    box = np.array([0.1, 0.0, 2.0, 0.4, 0.4, 0.4, 0.3, 0.0, 0.0])
+    assert saw_through([Keyframe(1, frame, np.eye(4))], box, 10) is expected
+    assert saw_through([], box, 10) is False

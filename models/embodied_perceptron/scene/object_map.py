@@ -580,6 +580,7 @@ _LOOKS = 8  # appearances measured in an update
 _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
+_REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _STEADY = 6  # detections after which a box has its final place
 _SAMPLE = 256  # objects whose views make the mean view
 _LIKE = 0.8  # root mean square of the log ratios of extents; objects that differ more are never one
@@ -621,11 +622,14 @@ class ObjectMap:
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
         image: features of recent images, for the appearance of objects in the next update; None = without.
+        saw_through: whether a camera saw through a (9,) box before a time, in the next update; None = without
+            keyframes: then the times at which blocks of the map got voxels decide.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
     image: ImageSampler | None = None
+    saw_through: Callable[[NDArray[np.float64], int], bool] | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
@@ -664,7 +668,7 @@ class ObjectMap:
     @property
     def doubt(self) -> str:
         """Why moves are not believed; empty = they are."""
-        lost, again = len(self._lost), len(self._again)
+        lost, again = len(self._lost), len(self._again - self._lost)
         if lost < _MANY_LOST or lost <= again:
             return ""
         return (
@@ -965,7 +969,13 @@ class ObjectMap:
                 self._follow(track, now_ns)
                 news |= track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
             else:
-                self._introduce(track, self._since.is_put_there(track.box, blocks))
+                gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
+                replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
+                in_file_only = self.saw_through is not None
+                put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
+                if not put_there and self.saw_through is not None:
+                    put_there = self.saw_through(track.box, track.begun_ns)
+                self._introduce(track, put_there)
                 news = True
         if news and self._fresh and not self.doubt:
             self._identify()
@@ -973,7 +983,7 @@ class ObjectMap:
     def _introduce(self, track: Track, is_put_there: bool) -> None:
         """Begin the history of a newly confirmed object."""
         kind = EventKind.APPEARED if is_put_there else EventKind.FOUND
-        reason = "its place was in the map before, without it" if is_put_there else "first seen with its place"
+        reason = "its place was seen before, without it" if is_put_there else "first seen with its place"
         track.note(track.begun_ns, kind, track.probability(self.config, track.reference), track.label, reason)
         track.anchor = track.box.copy()
         self._fresh[track.id] = track
