@@ -686,8 +686,8 @@ def saw_through(keyframes: Sequence[Keyframe], box: NDArray[np.float64], before_
         k, (rows, columns) = frame.intrinsics, frame.depth_m.shape
         at = transform_points(invert_transform(keyframe.T_world_camera), points)
         z = np.maximum(at[:, 2], 1e-6)
-        u = np.floor((at[:, 0] / z * k.fx + k.cx + 0.5) * columns / k.width).astype(np.int64)
-        v = np.floor((at[:, 1] / z * k.fy + k.cy + 0.5) * rows / k.height).astype(np.int64)
+        u = np.round(at[:, 0] / z * k.fx + k.cx).clip(-1, columns).astype(np.int64)
+        v = np.round(at[:, 1] / z * k.fy + k.cy).clip(-1, rows).astype(np.int64)
         inside = (at[:, 2] > 0.1) & (u >= 0) & (u < columns) & (v >= 0) & (v < rows)
         depth_m = np.zeros(len(points))
         depth_m[inside] = frame.depth_m[v[inside], u[inside]]
