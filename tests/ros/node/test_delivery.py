@@ -113,7 +113,7 @@ def test_frames_that_lost_an_image_in_transport_are_named(has_numbers, half, oth
         assert REMEDY in rig.why("lost_on_the_way")
         assert "terminal of the driver" in rig.why("lost_on_the_way")
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_images_that_were_never_sent_stay_frames_without_partner():
@@ -129,7 +129,7 @@ def test_images_that_were_never_sent_stay_frames_without_partner():
         rig.frame()
         rig.wait(fused=4, no_pair=1)
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 @pytest.mark.parametrize(("missed", "severity"), [(1, Severity.WARNING), (60, Severity.ERROR)])

@@ -302,7 +302,7 @@ def test_use_sim_time_set_on_a_running_node_is_no_time_jump():
         rig.inbox.wake()
         wait_until(lambda: rig.health.counted("time_jumps") == 1)
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 # ------------------------------------------------------------------------------------------------- names and frames
@@ -335,7 +335,7 @@ def test_two_cameras_of_one_frame_are_told_of():
         rig.frame()
         wait_until(lambda: any("left, right all name the frame" in words for _, _, words in rig.health.problems()))
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 @pytest.mark.parametrize("has_senders", [True, False])  # rclpy names the sender from Kilted on
@@ -387,4 +387,4 @@ def test_depth_that_stands_still_while_colour_goes_on_is_told_of(colour_changes,
         told = [words for _, area, words in rig.health.problems() if "depth has not changed" in words]
         assert bool(told) is (colour_changes and not depth_changes)
     finally:
-        rig.worker.stop()
+        rig.close()
