@@ -145,7 +145,7 @@ class PerceptionNode(LifecycleNode):
         return done.result()
 
     def _transition(self, request: Any, response: Any) -> Any:
-        """Refuse a transition that the present state does not have: in Jazzy rclpy raises, and nobody gets an answer."""
+        """Refuse a transition that the present state does not have: in Jazzy rclpy raises, and nobody is answered."""
         try:
             return self._change_state_now(request, response)
         except RuntimeError as error:  # rclpy's errors; those of our callbacks end in its error state
