@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import socket
 import threading
@@ -107,12 +108,31 @@ def test_the_schema_has_every_field_of_the_dataclasses_but_our_own():
         ({"constraints": [{"relation": "large"}] * 7}, "at most 6"),
         ({"constraints": [{"relation": "beside"}]}, r"constraints\[0\].relation must be one of"),
         ({"constraints": [{"relation": "within", "amount_m": float("nan")}]}, "amount_m must be a number"),
-        ({"target": {"noun": "chair", "span": ""}, "constraints": [{"relation": "left"}]}, "'left' has no landmark"),
+        ({"target": {"noun": "chair", "span": ""}, "constraints": [{"relation": "left"}]}, "'left' needs 1 landmarks"),
     ],
 )
 def test_another_answer_is_refused_by_the_name_of_its_field(data, message):
     with pytest.raises(ValueError, match=message):
         meaning_from_json(data, "the chair")
+
+
+@pytest.mark.parametrize("relation", meaning_schema()["$defs"]["relation"]["enum"])
+def test_every_meaning_that_is_accepted_has_an_answer(relation):
+    chair = {"noun": "chair", "span": "chair"}
+    anchors = [{"noun": noun, "span": ""} for noun in ("couch", "unicorn", "anything")]
+    told = [{}, {"value": "red", "amount_m": 2}, {"value": "closed", "rank": 30}, {"value": "height", "negated": True}]
+    accepted = 0
+    for count, more in itertools.product(range(4), told):
+        condition = {"relation": relation, "anchors": anchors[:count], **more}
+        asked = {"target": chair, "constraints": [condition], "excluded": [{"constraints": [condition]}]}
+        asked |= {"speaker": {"kind": "from", "anchor": chair}} if count == 1 else {}
+        try:
+            meaning = meaning_from_json(asked, "the chair", LABELS)
+        except ValueError:
+            continue
+        accepted += 1
+        assert ground_objects(Query("the chair", meaning=meaning), ROOM).status in GroundingStatus
+    assert accepted > 0
 
 
 def test_deep_answers_are_refused():

@@ -33,7 +33,7 @@ from embodied_perceptron.config import ConfigError, LanguageOptions
 from embodied_perceptron.language.lexicon import lexicon, relation_words, serving, split_words
 from embodied_perceptron.language.meaning import (
     ANYTHING,
-    RELATIONS,
+    ATTRIBUTES,
     VIEWPOINTS,
     WITHOUT_OTHER,
     Constraint,
@@ -75,7 +75,8 @@ _LIMITS: dict[Any, tuple[Any, ...]] = {
 }
 _LEVELS: _Levels = {Meaning: 2, ObjectPhrase: 3, Constraint: 2}  # most of a kind within each other; of others 1
 _MOST_ITEMS = 6  # of a list
-_NEEDS_LANDMARK = frozenset((*RELATIONS, "viewer-left", "viewer-right")).difference(WITHOUT_OTHER)
+_ALONE = frozenset((*ATTRIBUTES, *WITHOUT_OTHER, "measured", "nth", "state"))  # relations without a landmark
+_TWO = ("nearer", "farther")  # with two
 _WORDS_OF: dict[str, dict[str, str]] = {
     "colour": relation_words().colours,
     "material": {word: word for word in relation_words().materials},
@@ -246,8 +247,9 @@ def _kept(constraints: Sequence[Constraint], unread: list[str]) -> tuple[Constra
     """The conditions that can be checked; words of others go to ``unread``. Raises ``ValueError`` without landmark."""
     kept = []
     for c in constraints:
-        if c.relation in _NEEDS_LANDMARK and not c.anchors:
-            raise ValueError(f"the relation {c.relation!r} has no landmark")
+        least = 0 if c.relation in _ALONE else 1 + (c.relation in _TWO)
+        if len(c.anchors) < least:
+            raise ValueError(f"the relation {c.relation!r} needs {least} landmarks, got {len(c.anchors)}")
         table = _WORDS_OF.get(c.relation)
         value = c.value.lower()
         if table is None:
