@@ -9,7 +9,9 @@ import pytest
 from support.language_scenes import camera, living_room, thing
 
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.query import Query, embedded_meaning
+from embodied_perceptron.language.questions import read_question
 from embodied_perceptron.results import GroundingStatus
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
@@ -120,6 +122,15 @@ def test_a_colour_without_colours():
 )
 def test_other_sentences_are_read_as_before(text):
     assert (embedded_meaning(text).asked, embedded_meaning(text).second) == ("", None)
+
+
+@pytest.mark.parametrize("part", [" ", "or ", "is ", "a or b ", "to ", "from to ", "closer to "])
+@pytest.mark.parametrize("start", ["which is bigger x", "how far is x", "what is the distance between x", "is x or y"])
+def test_hostile_texts_cost_no_more_than_others(start, part):
+    def read(text):
+        return Meaning(text, None)
+
+    read_question(f"{start} {part * 1000}"[:1000] + "x", read)  # would take minutes where spaces match in many ways
 
 
 def test_spans_are_those_of_the_sentence():

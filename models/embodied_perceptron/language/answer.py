@@ -189,7 +189,7 @@ def ground_objects(
     answer, status, ranked = best.answer, best.status, best.ranked
     meaning = answer.meaning
     if meaning.asked or meaning.kind == "where":
-        best = replace(best, **dict(zip(("status", "ranked", "reason"), answer.attribute(best), strict=True)))
+        best = answer.attribute(best)
         status, ranked = best.status, best.ranked
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the answer is that of a single object
@@ -647,18 +647,18 @@ class _Answer:
         names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
 
-    def attribute(self, decided: _Decided) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
+    def attribute(self, decided: _Decided) -> _Decided:
         """The answer to a question about an attribute of the objects found, or why it is not known."""
         meaning, status, ranked, reason = self.meaning, decided.status, decided.ranked, decided.reason
         if meaning.target is None or status not in (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS) or not ranked:
-            return status, ranked, reason
+            return decided
         the = f"the {pluralize(meaning.target.noun) if meaning.target.plural else meaning.target.noun}"
         if meaning.asked in UNKNOWN:
             is_made = f"{the} {'are' if meaning.target.plural else 'is'}"
             what = UNKNOWN[meaning.asked].format(is_made if meaning.asked == "material" else the)
-            return self._not_known(ranked, f"{what} is not known: the map does not hold it")
+            return self._not_known(decided, f"{what} is not known: the map does not hold it")
         if meaning.asked == "comparison":
-            return status, ranked, reason
+            return decided
         where = not meaning.asked
         asked = ranked if meaning.every or status == GroundingStatus.AMBIGUOUS else ranked[:1]
         asked = asked[:_PLACES] if where else asked
@@ -670,7 +670,7 @@ class _Answer:
         for i, color in zip(rows, colors, strict=True):
             others = [] if meaning.second is None else self._referents(meaning.second, None, i)
             if meaning.second is not None and not others:
-                return self._not_known(ranked, f"there is no {meaning.second.noun}")
+                return self._not_known(decided, f"there is no {meaning.second.noun}")
             others = [k for k, o in enumerate(self.objects) if o.id in others and k != i]
             others = self._place_of(i) if where else others
             words = attribute_words("relation" if where else meaning.asked, self.geometry, i, color, others)
@@ -678,11 +678,11 @@ class _Answer:
                 there = f"{self.objects[others[0]].label} {self.objects[others[0]].id}" if others else ""
                 stated.append(f"{self.objects[i].label} {self.objects[i].id} {words.format(there)}")
         if not stated and not where:
-            return self._not_known(ranked, f"the {meaning.asked} of {the} is not known")
+            return self._not_known(decided, f"the {meaning.asked} of {the} is not known")
         if status == GroundingStatus.AMBIGUOUS or where:
-            return status, ranked, "; ".join((reason, *stated))
+            return replace(decided, reason="; ".join((reason, *stated)))
         unchecked = reason.partition("; ")[1:]
-        return status, ranked, "; ".join(stated) + "".join(unchecked)
+        return replace(decided, reason="; ".join(stated) + "".join(unchecked))
 
     def _place_of(self, i: int) -> list[int]:
         """The object that tells best where object ``i`` is: what it stands on or in, else the nearest one around."""
@@ -698,11 +698,9 @@ class _Answer:
         best = int(near.argmin())
         return [rows[best]] if near[best] < _LANDMARK_M else []
 
-    def _not_known(
-        self, ranked: tuple[SceneObject, ...], reason: str
-    ) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
-        self.nearest, self.meant = ranked, ()
-        return GroundingStatus.NOT_FOUND, (), reason
+    def _not_known(self, decided: _Decided, reason: str) -> _Decided:
+        self.nearest, self.meant = decided.ranked, ()
+        return replace(decided, status=GroundingStatus.NOT_FOUND, ranked=(), reason=reason)
 
     def _question_back(self, tied: list[int]) -> str:
         """Question that distinguishes the candidates: ": the red one or the one by the door?"; else empty."""

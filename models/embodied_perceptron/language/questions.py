@@ -21,21 +21,27 @@ UNKNOWN: dict[Attribute, str] = {
     "material": "what {} made of", "shape": "the shape of {}", "use": "the use of {}", "weight": "the weight of {}",
     "age": "the age of {}", "brand": "the brand of {}", "price": "the price of {}",
 }  # fmt: skip
-_HOW = {
+_HOW: dict[Attribute, str] = {
     "height": "tall|high", "width": "wide|broad", "length": "long", "depth": "deep", "weight": "heavy", "age": "old",
     "size": "big|large|small", "price": "expensive",
 }  # fmt: skip
-_OF = {
+_OF: dict[Attribute, str] = {
     "colour": "colou?r", "size": "size|dimensions?|measurements?", "material": "material|fabric", "shape": "shape",
-    **{name: name for name in ("height", "width", "length", "depth", "weight", "age", "brand", "price")},
+    "height": "height", "width": "width", "length": "length", "depth": "depth", "weight": "weight", "age": "age",
+    "brand": "brand", "price": "price",
 }  # fmt: skip
 _IS = r"(?:\s+(?:is|are)|'s)"
 _NOUN, _OTHER = r"(?P<noun>\S.*?)", r"(?P<other>\S.*?)"
 _ASK = rf"(?:what{_IS}|tell\s+me|say|give\s+me|do\s+you\s+know|can\s+you\s+tell\s+me|i\s+want\s+to\s+know)"
 _MORE = r"(?:\w+er|more\s+\w+|less\s+\w+|(?:closer|nearer|further|farther)\s+(?:to|from)\s+.+?)"
-_QUESTIONS: tuple[tuple[Attribute, re.Pattern[str]], ...] = tuple(
-    (asked, re.compile(rf"^\s*(?:(?:please|so|and|robot|hey)\W+)*{pattern}\s*[?.!]*\s*$", re.IGNORECASE))
-    for asked, pattern in (
+
+
+def _few_spaces(pattern: str) -> str:
+    """Bound runs of white space: a match of hostile text must not take quadratic time in each of its parts."""
+    return pattern.replace(r"\s+", r"\s{1,3}").replace(r"\s*", r"\s{0,3}")
+
+
+_PATTERNS: tuple[tuple[Attribute, str], ...] = (
         ("distance", rf"{_ASK}\s+the\s+distance\s+(?:between|from|of)\s+{_NOUN}\s+(?:and|to|from)\s+{_OTHER}"),
         ("distance", rf"how\s+(?:far|close|near)(?:\s+away|\s+apart)?{_IS}\s+{_NOUN}(?:\s+away)?"
                      rf"(?:\s+(?:from|to)\s+{_OTHER})?"),
@@ -55,8 +61,11 @@ _QUESTIONS: tuple[tuple[Attribute, re.Pattern[str]], ...] = tuple(
                  rf"{_ASK}\s+(?:what|which)\s+(?:{word})\s+(?P<noun3>\S.*?)\s+(?:is|are|has|have))")
           for name, word in _OF.items()),
         *((name, rf"how\s+(?:{word}){_IS}\s+{_NOUN}") for name, word in _HOW.items()),
-    )
 )  # fmt: skip
+_QUESTIONS = tuple(
+    (asked, re.compile(rf"(?:(?:please|so|and|robot|hey)\W{{1,3}}){{0,3}}(?:{_few_spaces(pattern)})", re.IGNORECASE))
+    for asked, pattern in _PATTERNS
+)
 _SPEAKER = frozenset(("me", "us", "you", "here", "the robot", "yourself"))
 _RIGHT_ON = (
     ("on", "on"), ("in", "in"), ("supporting", "under"), ("above", "above"), ("below", "below"), ("left", "left of"),
@@ -72,8 +81,9 @@ def read_question(text: str, read: Read) -> Meaning | None:
 
     ``read`` reads the words for the objects, at their places in ``text``.
     """
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip(" ?.!"))
     for asked, pattern in _QUESTIONS:
-        found = pattern.match(text)
+        found = pattern.fullmatch(text, first, last)
         if found is None:
             continue
         noun = next(found.span(name) for name, words in found.groupdict().items() if words and name != "other")
