@@ -490,7 +490,7 @@ def _coordinates(keys: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(2)
 def _local_keys(device: torch.device) -> torch.Tensor:
-    """(512,) int64 by number of a voxel in its block: its key is this plus 8 times the key of the block, modulo 2^64."""
+    """(512,) int64 by number of a voxel in its block: its key is this plus 8 times that of the block, modulo 2^64."""
     i = np.arange(BLOCK_VOXELS)
     middle = (1 << (KEY_BITS - 1)) * (BLOCK_EDGE - 1)  # a key's coordinates start at the middle of their range
     x, y, z = (part - middle for part in (i >> 6, (i >> 3) & 7, i & 7))
