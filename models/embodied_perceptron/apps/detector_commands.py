@@ -62,7 +62,7 @@ def install(
 
     write_atomically(out, data)
     typer.echo(f"{out}: {_LICENCE}")
-    typer.echo(f"use it: --detector {out} --detector-layout {NAME}")
+    typer.echo(f"use it: --detector {out}")
 
 
 def fetch(folder: Path) -> Path:

@@ -24,7 +24,7 @@ from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.recordings.recording import Recording, RecordingError
 from embodied_perceptron.recordings.tum import TumRecording, parse_stamp
 
-_MAX_BYTES = 2**30
+MAX_COCO_BYTES = 2**30
 _MAX_ID = 2**53
 
 
@@ -65,7 +65,7 @@ class CocoFile:
 def read_coco(path: str | Path) -> CocoFile:
     """Read and check a file. Raises :class:`.RecordingError` with the file and the entry that is wrong."""
     path = Path(path)
-    data = read_json(path, _MAX_BYTES)
+    data = read_json(path, MAX_COCO_BYTES)
     if not isinstance(data, dict) or not all(isinstance(data.get(key), list) for key in ("images", "annotations")):
         raise RecordingError(
             f"{path} is no COCO file: it needs the lists 'images', 'annotations' and 'categories' (a list of results "
