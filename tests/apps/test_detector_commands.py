@@ -45,7 +45,7 @@ def test_a_detector_of_the_command_line_is_used_and_told_of(room, tmp_path):
     pytest.importorskip("onnxruntime")
     source, config = room
     model = yolov8(tmp_path / "net.onnx")
-    options = ("--config", config, "--detector", model, "--detector-layout", "yolov8")
+    options = ("--config", config, "--detector", model)
     result = replay(source, tmp_path / "out", *options)
     assert result.exit_code == 0, result.output
     lift = json.loads((tmp_path / "out" / "timings.json").read_text())["lift"]
@@ -66,9 +66,9 @@ def test_without_a_detector_nothing_is_told(room, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--detector", "net.onnx"), "belong together"),
-        (("--detector-layout", "yolov8"), "belong together"),
-        (("--detector", "net.onnx", "--detector-layout", "yolov8", "--ros"), "belongs to --direct"),
+        (("--detector-layout", "yolov8"), "1 layouts for 0 files"),
+        (("--detector", "a.onnx", "--detector", "b.onnx", "--detector-layout", "yolov8"), "1 layouts for 2 files"),
+        (("--detector", "net.onnx", "--detector-layout", "yolov8", "--ros"), "belong to --direct"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(room, tmp_path, options, message):
@@ -86,7 +86,9 @@ def test_unknown_layouts_and_missing_files_are_named(room, tmp_path):
     removed = ("--detector", str(file), "--detector-layout")
     for options in ((*removed, "centernet"), (*removed, "yolov8", *removed, "coco-ssd")):
         result = replay(room[0], tmp_path / "out", *options)
-        assert f"{options[-1]} was removed in 0.3; bring an ONNX file: --detector FILE.onnx" in str(result.exception)
+        assert f"{options[-1]} was removed in 0.3; bring an ONNX file of another detector: --detector FILE.onnx" in str(
+            result.exception
+        )
     result = replay(room[0], tmp_path / "out", "--detector", "/no/net.onnx", "--detector-layout", "yolov8")
     assert "/no/net.onnx" in str(result.exception)
 
@@ -116,7 +118,7 @@ def test_installing_from_a_package_at_hand(archive, tmp_path, monkeypatch):
     out = tmp_path / "new" / "small.onnx"
     done = RUN.invoke(app, ["detector", "install", "nanodet", "--package", str(archive), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "--detector-layout nanodet" in done.output
+    assert f"use it: --detector {out}" in " ".join(done.output.split())
     assert out.read_bytes() == b"{}weights"
 
 

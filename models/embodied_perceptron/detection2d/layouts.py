@@ -111,7 +111,7 @@ class InputImage:
         canvas = np.full((size[1], size[0], 3), self.pad, dtype=np.uint8)
         canvas[top : top + new[1], left : left + new[0]] = resized
         values = canvas[..., ::-1] if self.bgr else canvas
-        scaled = (values.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)
+        scaled = (values.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         fit = PictureFit((new[0] / width, new[1] / height), (left, top), (width, height), size)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1)[None]), fit
 
@@ -402,9 +402,9 @@ _GRID = (
     Form(_columns(_cells, 4, turned=True), _decode_grid),
     Form(_columns(_cells, 4), _decode_grid),
 )
-_ANCHORS = tuple(
-    Form(_columns(lambda size, s=strides: 3 * _cells(size, s), 5), _decode_anchors)
-    for strides in (_STRIDES, _MORE_STRIDES)
+_ANCHORS = (
+    Form(_columns(lambda size: 3 * _cells(size), 5), _decode_anchors),
+    Form(_columns(lambda size: 3 * _cells(size, _MORE_STRIDES), 5), _decode_anchors),
 )
 _END_TO_END = Form(_columns(lambda _: None, 6, classes=False), _decode_end_to_end, certain=False, suppressed=True)
 _TENSORRT = Form(_expected_tensorrt, _decode_labelled, suppressed=True)

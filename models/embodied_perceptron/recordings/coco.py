@@ -149,7 +149,7 @@ def decode_mask(segmentation: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
             # 8 bits of fraction; COCO counts from the image's corner, OpenCV from the first pixel's centre
             corners = np.round((points.clip(-(2.0**16), 2.0**16) - 0.5) * 256).astype(np.int32)
             cv2.fillPoly(mask, [corners], 1, shift=8)
-        return mask.astype(bool)
+        return np.asarray(mask, dtype=bool)
     counts = segmentation.get("counts") if isinstance(segmentation, dict) else None
     if isinstance(counts, str):
         counts = _counts_of_text(counts)
