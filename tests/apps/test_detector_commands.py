@@ -56,6 +56,27 @@ def test_a_detector_of_the_command_line_is_used_and_told_of(room, tmp_path):
     assert lift["detector_ms"] > 0
 
 
+def test_trying_a_detector_shows_both_maps(room, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source, config = room
+    options = [
+        "--detector",
+        str(yolov8(tmp_path / "net.onnx")),
+        "--config",
+        str(config),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    app = typer.Typer()
+    detector_commands.register(app)
+    done = RUN.invoke(app, ["detector", "try", str(source), *options])
+    assert done.exit_code == 0, done.output
+    assert "all with a name" in done.output
+    lifted = [json.loads((tmp_path / "out" / n / "timings.json").read_text()).get("lift") for n in ("without", "with")]
+    assert lifted[0] is None
+    assert lifted[1]["pictures"] >= 1
+
+
 def test_without_a_detector_nothing_is_told(room, tmp_path):
     source, config = room
     result = replay(source, tmp_path / "out", "--config", config, "--max-frames", 3)
