@@ -131,7 +131,7 @@ class OnnxDetector:
         wrong = (isinstance(batch, int) and batch > 1) or (isinstance(channels, int) and channels != 3)
         if len(pictures) != 1 or wrong or pictures[0].type not in _IMAGE_TYPES:
             shapes = ", ".join(f"{i.name} {i.shape} {i.type}" for i in inputs)
-            raise ValueError(f"{path} should have one input (1, 3, H, W) of floats, but has {shapes}")
+            raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
         self._input = pictures[0]
         self._others = [i for i in inputs if i is not self._input]
         for other in self._others:

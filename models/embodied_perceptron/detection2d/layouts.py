@@ -257,6 +257,11 @@ def _columns(rows: Callable[[Size], int | None], before: int, turned: bool = Fal
     return expected
 
 
+def _either(*wanted: Wanted) -> Callable[[Size, int], Iterator[Wanted]]:
+    """Expect one of these sets of tensors."""
+    return lambda size, classes: iter(wanted)
+
+
 def _decode_grid(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """Centre and size in input pixels, class scores, coefficients; a column or a row for each cell."""
     table = outputs["*table"][0]
@@ -347,23 +352,6 @@ def _decode_nanodet(middle: float) -> Callable[[Outputs, Size, int, float], RawD
     return decode
 
 
-def _expected_labelled(size: Size, classes: int) -> Iterator[Wanted]:
-    yield {"labels": (1, None), "boxes": (1, None, 4), "scores": (1, None)}
-
-
-def _expected_tensorrt(size: Size, classes: int) -> Iterator[Wanted]:
-    for count in ("num_dets", "num_detections"):
-        for boxes, scores, labels in (
-            ("det_boxes", "det_scores", "det_classes"),
-            ("detection_boxes", "detection_scores", "detection_classes"),
-        ):
-            yield {count: (1, 1), boxes: (1, None, 4), scores: (1, None), labels: (1, None)}
-
-
-def _expected_unbatched(size: Size, classes: int) -> Iterator[Wanted]:
-    yield {"boxes": (None, 4), "labels": (None,), "scores": (None,)}
-
-
 def _decode_labelled(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """Corners in pixels of the size fed to the network, scores and class numbers, with or without a batch axis."""
     boxes, scores, labels = (
@@ -375,14 +363,6 @@ def _decode_labelled(outputs: Outputs, size: Size, classes: int, min_score: floa
     count = next((int(v.ravel()[0]) for n, v in outputs.items() if n.startswith("num_")), len(boxes))
     found = _kept(boxes[:count], _checked_scores(scores[:count]), labels[:count], min_score)
     return _numbered(found.detections(found.boxes), classes)
-
-
-def _expected_queries(*names: tuple[str, str]) -> Callable[[Size, int], Iterator[Wanted]]:
-    def expected(size: Size, classes: int) -> Iterator[Wanted]:
-        for scores, boxes in names:
-            yield {scores: (1, None, classes), boxes: (1, None, 4)}
-
-    return expected
 
 
 def _decode_queries(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
@@ -407,10 +387,24 @@ _ANCHORS = (
     Form(_columns(lambda size: 3 * _cells(size, _MORE_STRIDES), 5), _decode_anchors),
 )
 _END_TO_END = Form(_columns(lambda _: None, 6, classes=False), _decode_end_to_end, certain=False, suppressed=True)
-_TENSORRT = Form(_expected_tensorrt, _decode_labelled, suppressed=True)
-_LABELLED = Form(_expected_labelled, _decode_labelled)
+_TENSORRT = Form(
+    _either(
+        {"num_dets": (1, 1), "det_boxes": (1, None, 4), "det_scores": (1, None), "det_classes": (1, None)},
+        {
+            "num_detections": (1, 1),
+            "detection_boxes": (1, None, 4),
+            "detection_scores": (1, None),
+            "detection_classes": (1, None),
+        },
+    ),
+    _decode_labelled,
+    suppressed=True,
+)
+_LABELLED = Form(_either({"labels": (1, None), "boxes": (1, None, 4), "scores": (1, None)}), _decode_labelled)
+_UNBATCHED = Form(_either({"boxes": (None, 4), "labels": (None,), "scores": (None,)}), _decode_labelled)
 _TABLE_OF_QUERIES = Form(_columns(lambda _: None, 4), _decode_queries, certain=False)
-_LOGITS = Form(_expected_queries(("logits", "pred_boxes")), _decode_queries)
+_LOGITS = Form(lambda _, n: iter([{"logits": (1, None, n), "pred_boxes": (1, None, 4)}]), _decode_queries)
+_DETS = Form(lambda _, n: iter([{"labels": (1, None, n), "dets": (1, None, 4)}]), _decode_queries)
 
 
 @dataclass(frozen=True)
@@ -502,15 +496,8 @@ LAYOUTS: dict[str, Layout] = {
         Layout("rtdetr", _STRETCHED, _DETR, None),
         Layout("rtdetr-91", _STRETCHED, _DETR, None, coco_ids=True),
         Layout("deimv2", InputImage(*_IMAGENET, "centered", pad=0), (_LABELLED,), None),
-        Layout(
-            "rfdetr",
-            InputImage(*_IMAGENET, "stretched"),
-            (Form(_expected_queries(("labels", "dets")), _decode_queries),),
-            None,
-            560,
-            coco_ids=True,
-        ),
-        Layout("torchvision", _STRETCHED, (Form(_expected_unbatched, _decode_labelled),), None, 800, coco_ids=True),
+        Layout("rfdetr", InputImage(*_IMAGENET, "stretched"), (_DETS,), None, 560, coco_ids=True),
+        Layout("torchvision", _STRETCHED, (_UNBATCHED,), None, 800, coco_ids=True),
     )
 }
 # layouts of the same shapes as another, which values or names in the file tell apart

@@ -111,7 +111,7 @@ def _lfs_pointer(path: Path) -> Path | None:
 
 
 def _why_unusable(path: str, error: Exception) -> str:
-    text = " ".join(str(error).split())[:400] or type(error).__name__
+    text = " ".join(str(error).split())[:1000] or type(error).__name__
     advice = ""
     if "opset" in text.lower() or "ir version" in text.lower():
         advice = "; export it again for an older opset, or install a newer onnxruntime"
