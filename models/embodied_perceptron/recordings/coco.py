@@ -159,8 +159,8 @@ def decode_mask(segmentation: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
         raise ValueError(
             f"a mask of size {segmentation.get('size')} with {sum(counts)} pixels for an image of {width} x {height}"
         )
-    mask: NDArray[np.bool_] = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
-    return mask
+    pixels: NDArray[np.bool_] = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
+    return pixels
 
 
 def encode_mask(mask: NDArray[np.bool_]) -> dict[str, Any]:
