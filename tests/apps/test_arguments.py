@@ -85,7 +85,6 @@ WRONG = [
     ("evaluate all --data ROOM --out OUT --weights NONE.safetensors", "NONE.safetensors"),
     ("evaluate robustness --data ROOM --out OUT --detector-layout yolov8", "1 layouts for 0 files"),
     ("replay ROOM --out OUT --detections NONE.json", "NONE.json"),
-    ("replay ROOM --out OUT --detections FILE", "FILE"),
     ("evaluate recording --recording ROOM --out OUT --degrade recall=0.5", "--degrade belongs to --detections"),
     ("train --task detection --data NONE --out OUT", "NONE"),
     ("export-bag NONE --out OUT", "NONE"),
