@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ from embodied_perceptron.language.meaning import (
     NEGATION,
     NO_ENTITY,
     TARGET,
+    TWO_SIDED,
     WITH_OTHER,
     WITHOUT_OTHER,
     Constraint,
@@ -58,6 +60,14 @@ DEFAULT_TOP_K = 5
 MAX_QUERY_CHARACTERS = 1_000  # the longest human sentence of the public grounding sets has about 600
 
 
+class MeaningReader(Protocol):
+    """Reads sentences in place of the embedded reader."""
+
+    def read(self, text: str, labels: Iterable[str]) -> tuple[Meaning, str]:
+        """The meaning of ``text``, and a note about the reading for the reason of the answer, or ""."""
+        ...
+
+
 @dataclass(frozen=True)
 class Query:
     """One query, from its arrival to its answer.
@@ -73,6 +83,7 @@ class Query:
         stamp_ns: time of the viewpoint; 0 = arrival.
         arrived_s: ``time.monotonic()`` of arrival; the latency of the answer counts from here.
         meaning: of the text; None until :meth:`parsed`.
+        note: what the reason of the answer says about the reading; may be empty.
 
     Raises ``ValueError`` for top_k below 1.
     """
@@ -87,6 +98,7 @@ class Query:
     stamp_ns: int = 0
     arrived_s: float = field(default_factory=time.monotonic, compare=False)
     meaning: Meaning | None = field(default=None, compare=False, repr=False)
+    note: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k < 1:
@@ -99,11 +111,17 @@ class Query:
             return cls(query, viewpoint=viewpoint)
         return query if viewpoint is None or query.viewpoint is not None else replace(query, viewpoint=viewpoint)
 
-    def parsed(self, labels: Iterable[str]) -> Query:
-        """Add the meaning; ``labels`` of the scene count as nouns. Parsed and unreadable queries stay as they are."""
+    def parsed(self, labels: Iterable[str], reader: MeaningReader | None = None) -> Query:
+        """Add the meaning; ``labels`` of the scene count as nouns. Parsed and unreadable queries stay as they are.
+
+        ``reader``: None = the embedded one.
+        """
         if self.meaning is not None or query_problem(self.text):
             return self
-        return replace(self, meaning=with_states(read_meaning(self.text, labels)))
+        if reader is None:
+            return replace(self, meaning=embedded_meaning(self.text, labels))
+        meaning, note = reader.read(self.text, labels)
+        return replace(self, meaning=meaning, note=note)
 
     def answer(
         self,
@@ -117,6 +135,7 @@ class Query:
     ) -> Grounding:
         """Make the answer; its latency is the time since arrival."""
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
+        reason = "; ".join(part for part in (reason, self.note) if part)
         text = printable_query(self.text)
         return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases, nearest)
 
@@ -506,6 +525,11 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
     return replace(first, others=_distinct(first, others))
 
 
+def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
+    """Read ``text`` with the embedded reader, states included. Raises as :func:`read_meaning`."""
+    return with_states(read_meaning(text, labels))
+
+
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
     """The readings that name a target and differ from the readings before."""
     kept = [first]
@@ -533,7 +557,7 @@ READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensor
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
 _MOST_OTHERS = 3  # alternative readings
-_SECOND = 0.25  # least probability of a second landmark of "between"
+_SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]
 _Piece = tuple[str, int, int, float]  # kind, words [first, last), probability
 
@@ -827,7 +851,7 @@ def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> list
     if not ranked:
         return [((), 1.0)]
     total = max(sum(chance for _, chance in ranked), 1e-9)
-    if name == "between" and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
+    if name in TWO_SIDED and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
         both = tuple(sorted(number for number, _ in ranked[:2]))
         return [(both, (ranked[0][1] + ranked[1][1]) / total)]
     return [(() if number == NO_ENTITY else (number,), chance / total) for number, chance in ranked]
