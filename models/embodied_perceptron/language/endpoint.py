@@ -134,7 +134,9 @@ def meaning_schema() -> Schema:
             fields = _fields(hint, levels)
             definitions[name] = {
                 "type": "object",
-                "properties": {n: named(n, of(f.hint, f.limits, levels)) for n, f in fields.items()},
+                "properties": {
+                    n: named(f"{hint.__name__}_{n}", of(f.hint, f.limits, levels)) for n, f in fields.items()
+                },
                 "required": [n for n, f in fields.items() if f.required],
                 "additionalProperties": False,
             }
