@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from functools import partial
+from typing import get_args
 
 import pytest
 from support.language_scenes import living_room, thing
@@ -24,7 +25,7 @@ from embodied_perceptron.language.endpoint import (
     meaning_to_json,
     reader_of,
 )
-from embodied_perceptron.language.meaning import ANYTHING
+from embodied_perceptron.language.meaning import ANYTHING, Attribute
 from embodied_perceptron.language.query import Query, embedded_meaning
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
@@ -133,6 +134,16 @@ def test_every_meaning_that_is_accepted_has_an_answer(relation):
         accepted += 1
         assert ground_objects(Query("the chair", meaning=meaning), ROOM).status in GroundingStatus
     assert accepted > 0
+
+
+@pytest.mark.parametrize("asked", [a for a in get_args(Attribute) if a])
+@pytest.mark.parametrize("second", [None, "couch", "unicorn", "chair", "anything"])
+def test_every_question_that_is_accepted_has_an_answer(asked, second):
+    data = {"target": {"noun": "chair", "span": "chair"}, "asked": asked, "every": second == "couch"}
+    data |= {} if second is None else {"second": {"noun": second, "span": ""}}
+    meaning = meaning_from_json(data, "the chair", LABELS)
+    assert meaning.asked == asked
+    assert ground_objects(Query("the chair", meaning=meaning), ROOM).reason
 
 
 def test_deep_answers_are_refused():
