@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,21 @@ def with_info(receive: Callable[[Any, Any], None]) -> Callable[..., None]:
     return receive if _MESSAGE_INFO else lambda message: receive(message, {})
 
 
+def sender_of(info: Mapping[str, Any]) -> bytes:
+    """The publisher's id in a message's info; empty before Kilted."""
+    return bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b""
+
+
 class DeliveryCount:
     """Counts undelivered messages of one topic: by their publishers' sequence numbers, or by gaps between regular
-    stamps where the middleware has no numbers. Not thread-safe."""
+    stamps where it is unknown whose numbers they are. Not thread-safe.
 
-    def __init__(self) -> None:
+    ``count_senders``: number of publishers; asked where rclpy does not name the sender (before Kilted). Numbers of one
+    publisher are its own.
+    """
+
+    def __init__(self, count_senders: Callable[[], int] = lambda: 0) -> None:
+        self._count_senders = count_senders
         self._newest: dict[bytes, int] = {}  # sequence number, by sender
         self._steps_ns: deque[int] = deque(maxlen=_STEPS)
         self._stamp_ns = 0
@@ -32,17 +42,20 @@ class DeliveryCount:
 
     def add(self, info: Any, stamp_ns: int) -> int:
         """Register a message with rclpy's ``info``; return the number of messages missing before it."""
-        number = info.get("publication_sequence_number")
-        if number is None:
-            missed = self._by_stamp(stamp_ns)
+        number, sender = info.get("publication_sequence_number"), sender_of(info)
+        if number is not None and (sender or self._count_senders() == 1):
+            missed = self._by_number(sender, number)
         else:
-            missed = self._by_number(bytes(info["publisher_gid"]["data"]), number)
+            missed = self._by_stamp(stamp_ns)
+            self._newest.clear()
         self.missed += missed
         return missed
 
     def _by_number(self, sender: bytes, number: int) -> int:
         """None is missing before the first message of a sender, nor before a late one."""
         newest = self._newest.get(sender)
+        if newest is not None and not sender and number < newest // 2:
+            newest = None  # a publisher that was started again counts from 1
         if newest is None and len(self._newest) >= _MAX_SENDERS:
             self._newest.pop(next(iter(self._newest)))
         self._newest[sender] = number if newest is None else max(newest, number)
