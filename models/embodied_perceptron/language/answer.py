@@ -430,7 +430,7 @@ class _Answer:
         if not order:
             return order, share, fits
         sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
-        if fits[order[0]] < _HARDLY or evidence.category[order[0]] < _SAME_THING:
+        if fits[order[0]] < _HARDLY:
             sure *= _RELATED
         return order, share * (sure * self._understood(evidence) / share[0]), fits
 
@@ -802,7 +802,7 @@ class Traits:
             math.log(self.weakest + 0.05),
             float(self.unsure_view),
             float(self.missing),
-            self.kind,
+            math.log(self.kind + 0.05),
             math.log10(max(self.reading, _LEAST_READING)),
         )
 
