@@ -14,6 +14,7 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -551,17 +552,39 @@ class LanguageOptions:
     """How sentences are read.
 
     Attributes:
-        reader: ``learned``, a network over MiniLM: the only reader.
+        reader: ``learned``, a network over MiniLM on this machine, or ``endpoint``, a language model: the sentence and
+            the labels of the scene are sent to ``endpoint``. Where that fails, ``learned`` reads.
+        endpoint: URL of an OpenAI-compatible server, with its path: ``http://127.0.0.1:8080/v1``.
+        model: name of the model, as the server knows it.
+        api_key_variable: name of the environment variable that holds the server's key; "" = no key.
+        limit_s: bound of the time that one sentence waits for the model.
 
-    Raises ``ConfigError`` for another reader.
+    Raises ``ConfigError`` for another reader, an incomplete or invalid endpoint, or a limit outside of (0, 20].
     """
 
     reader: str = "learned"
+    endpoint: str = ""
+    model: str = ""
+    api_key_variable: str = ""
+    limit_s: float = 3.0
 
     def __post_init__(self) -> None:
         gone = "reader grammar was removed: delete the setting, or set it to learned"
         _require(self.reader != "grammar", gone)
-        _require(self.reader == "learned", f"reader must be learned, got {self.reader!r}")
+        _require(self.reader in ("learned", "endpoint"), f"reader must be learned or endpoint, got {self.reader!r}")
+        _require(0 < self.limit_s <= 20, f"limit_s must be in (0, 20], got {self.limit_s}")
+        if self.endpoint or self.reader == "endpoint":
+            try:
+                url = urlsplit(self.endpoint)
+                is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+            except ValueError:
+                is_url = False
+            plain = self.endpoint.isascii() and self.endpoint.isprintable() and not set(self.endpoint) & set(" ?#@")
+            _require(  # a user or a query in it may be a secret: the message does not repeat it
+                is_url and plain, "endpoint must be a URL like http://127.0.0.1:8080/v1, without user, query or spaces"
+            )
+        if self.reader == "endpoint":
+            _require(self.model != "", "model must name the model of the endpoint")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,8 +34,10 @@ from embodied_perceptron.inference.naming import joined_by_name
 from embodied_perceptron.inference.predictor import MapWindow, Predictor, ScenePrediction
 from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
+from embodied_perceptron.language.endpoint import reader_of
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, check_label, check_no_kind
+from embodied_perceptron.language.time_questions import answer_about_past, with_past
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
@@ -103,7 +106,8 @@ class Perceptron:
         self._stages = _map_stages(self._window, lift, name_of)
         on_forget = [part.forget for part in (self._window, lift) if part is not None]
         self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget)
-        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
+        named, reader = inference is not None, reader_of(config.language)
+        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, named, reader)
 
     @classmethod
     def from_config(
@@ -216,7 +220,13 @@ class Perceptron:
         self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
     ) -> list[Grounding]:
         """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network."""
-        return self.grounder.answer(self.map.published, queries, viewpoint)
+        scene = self.map.published
+        lookup = partial(self.grounder.answer_among, scene)
+        asked = [Query.of(query, viewpoint) for query in queries]
+        past = [answer_about_past(query, scene, lookup) for query in asked]
+        others = [query for query, answer in zip(asked, past, strict=True) if answer is None]
+        now = iter(self.grounder.answer(scene, others, viewpoint) if others else ())
+        return [with_past(next(now), scene, lookup) if answer is None else answer for answer in past]
 
     # -------------------------------------------------------------------------------------- what was perceived last
 
