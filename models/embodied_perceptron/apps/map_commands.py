@@ -89,6 +89,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
+    explain: Annotated[bool, typer.Option("--explain", help="Add the meaning of each sentence and print it.")] = False,
     reader: Annotated[str, typer.Option(help="Reader of the sentences: learned.", hidden=True)] = "learned",
 ) -> None:
     """Answer sentences about the boxes of any detector: scenes and queries in one file, answers in another.
@@ -108,11 +109,15 @@ def ground(
         from embodied_perceptron.recordings.files import write_atomically
 
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), explain=explain)
         except ValueError as error:  # includes JSON errors
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, (json.dumps(answers, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
+    for answer in answers["answers"] if explain else ():
+        typer.echo(
+            json.dumps({key: answer[key] for key in ("text", "meaning", "status", "reason")}, ensure_ascii=False)
+        )
     ms = [a["ms"] for a in answers["answers"]]
     median = f", median {statistics.median(ms):.1f} ms" if ms else ""
     typer.echo(f"{out}: {len(ms)} answers{median}")

@@ -333,7 +333,7 @@ class _Answer:
         conditions = [c for c in meaning.constraints if c.weight >= 1.0 and c.relation != "state"]
         words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
-        if vocabulary is None and not self.is_long and noun in VOCABULARY:
+        if vocabulary is None and not self.is_long and is_known_noun(noun, self.labels):
             self.least_kind = _SAME_KIND
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
@@ -602,7 +602,7 @@ class _Answer:
         noun = meaning.target.noun
         best = float(evidence.category[order].max())
         chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
-        if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
+        if best < _SAME_KIND and meaning.kind != "object" and is_known_noun(noun, self.labels):
             return GroundingStatus.NOT_FOUND, (), _no(noun)
         superlative = [
             c for c in meaning.constraints if c.is_superlative and c.weight >= 1.0 and c.relation not in _SHARED

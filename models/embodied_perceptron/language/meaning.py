@@ -989,7 +989,8 @@ def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     related = {o for t in predicates for o in t.others}
     ranked = {t.owner for t in predicates if t.name == "rank"}
     for k, r in enumerate(predicates):  # "the fourth closest chair to the table"
-        order = _EXTREMES.get(words[r.first].text, "") if r.name == "rank" and r.last == r.first + 1 else ""
+        alone = r.name in ("rank", "nearest-me", "farthest-me") and r.last == r.first + 1
+        order = _EXTREMES.get(words[r.first].text, "") if alone else ""
         free = next((t for t in graph.entities if t.kind == LANDMARK and t.number not in related), None)
         if order and free is not None:
             predicates[k] = replace(r, name=order, others=(free.number,))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
+from embodied_perceptron.language.endpoint import meaning_to_json
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.recordings.plain_values import words
@@ -50,6 +51,11 @@ class DetectedScene:
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
+
+    def meaning(self, text: str) -> dict[str, Any]:
+        """The meaning of a sentence as JSON values; without fields at their default."""
+        meaning = Query(text).parsed({o.label for o in self.objects}).meaning
+        return {} if meaning is None else meaning_to_json(meaning)
 
     def answer(self, scene: str, text: str) -> dict[str, Any]:
         """One entry of the answers file; for NOT_FOUND with the closest boxes."""
@@ -128,8 +134,12 @@ def _kind_of(data: object) -> str:
 def answer_file(
     data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    explain: bool = False,
 ) -> dict[str, Any]:
-    """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file."""
+    """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file.
+
+    ``explain``: add the meaning of each sentence.
+    """
     whole: Mapping[str, Any] = data if isinstance(data, dict) else {}
     scenes, queries = whole.get("scenes"), whole.get("queries")
     if not isinstance(scenes, dict) or not isinstance(queries, list):
@@ -140,6 +150,8 @@ def answer_file(
     for i, query in enumerate(queries):
         if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
             raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
-        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", "")))
+        scene, text = known[query["scene"]], query.get("text", "")
+        meaning = {"meaning": scene.meaning(text)} if explain else {}
+        answers.append(scene.answer(query["scene"], text) | meaning)
         progress(i + 1, len(queries))
     return {"answers": answers}

@@ -7,8 +7,8 @@ Homes are generated without rendering. Facts of their geometry are worded by a s
 sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over simulated detections
 (:func:`detected`): noisy, missing, mislabelled and spurious boxes. Half of the sentences have misspellings and fillers;
 the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
-answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a list
-of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
+answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a
+list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
 Writes ``lexicon/calibration.json`` of the installed package; ``--check`` prints the reliability on other homes instead.
 """
 
