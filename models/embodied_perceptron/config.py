@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -53,10 +54,14 @@ REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
 
 def removed_detector(name: str) -> str:
     """Return the message for a detector or layout that this version no longer has."""
-    return (
-        f"{name} was removed in 0.3; bring an ONNX file: --detector FILE.onnx --detector-layout with one of nanodet, "
-        "nanodet-plus, yolov8, yolo11, yolox, rtdetr"
-    )
+    return f"{name} was removed in 0.3; bring an ONNX file of another detector: --detector FILE.onnx"
+
+
+def layout_and_file(entry: str) -> tuple[str, str]:
+    """Split ``LAYOUT:FILE`` or ``FILE`` of a detector; the layout is "" without one."""
+    layout, colon, file = entry.partition(":")
+    is_layout = colon and re.fullmatch(r"[a-z][a-z0-9-]+", layout) is not None  # not a drive letter or a path
+    return (layout, file) if is_layout else ("", entry)
 
 
 @dataclass(frozen=True)
@@ -467,8 +472,9 @@ class LiftOptions:
 
     Attributes:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
-        layout: of the file's outputs; ``coco``: the file holds detections, made by another program.
-        also: further detectors, each LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
+        layout: of the file's outputs; "" = recognised from the file; ``coco``: the file holds detections of another
+            program.
+        also: further detectors, each FILE or LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
             the words to search for.
         from_topics: detections come from other programs.
@@ -497,8 +503,14 @@ class LiftOptions:
         "nanodet-plus",
         "yolov8",
         "yolo11",
+        "yolov5",
         "yolox",
+        "yolox-decoded",
         "rtdetr",
+        "rtdetr-91",
+        "deimv2",
+        "rfdetr",
+        "torchvision",
         "transformers",
         "coco",
     ] = ""
@@ -521,12 +533,12 @@ class LiftOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        _require(bool(self.detector) == bool(self.layout), "detector and layout belong together")
+        _require(bool(self.detector) or not self.layout, "layout needs a detector")
         _require(not (self.detector and self.from_topics), "detector and from_topics exclude each other")
         _require(bool(self.detector) or not self.also, "also needs a first detector")
         for entry in self.also:
-            layout, _, file = entry.partition(":")
-            _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
+            layout, file = layout_and_file(entry)
+            _require(bool(file), f"also must list FILE or LAYOUT:FILE, got {entry!r}")
             _require(layout not in REMOVED_DETECTORS, removed_detector(layout))
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
         _require(

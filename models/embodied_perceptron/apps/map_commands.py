@@ -41,7 +41,6 @@ from embodied_perceptron.apps.reading_options import (
     with_detectors,
     with_network,
 )
-from embodied_perceptron.config import ConfigError, LanguageOptions
 
 if TYPE_CHECKING:
     from embodied_perceptron.agents.source import SceneSource
@@ -90,7 +89,9 @@ def ground(
     ],
     out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
     explain: Annotated[bool, typer.Option("--explain", help="Add the meaning of each sentence and print it.")] = False,
-    reader: Annotated[str, typer.Option(help="Reader of the sentences: learned.", hidden=True)] = "learned",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML configuration: sections, language: {reader: endpoint, ...} for example.")
+    ] = None,
 ) -> None:
     """Answer sentences about the boxes of any detector: scenes and queries in one file, answers in another.
 
@@ -100,16 +101,14 @@ def ground(
 
     Answers: {"answers": [{"scene": ..., "text": ..., "status": "FOUND", "boxes": [...], "ms": ...}]}.
     """
-    try:
-        LanguageOptions(reader)
-    except ConfigError as error:
-        raise CommandError(f"--{error}") from error
     with TaskProgress(f"answering {scenes}"):
-        from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
+        from embodied_perceptron.language.endpoint import reader_of  # torch loads only when needed
+        from embodied_perceptron.language.scene_file import answer_file
         from embodied_perceptron.recordings.files import write_atomically
 
+        reader = reader_of(load_settings(config).language)
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), explain=explain)
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader, explain=explain)
         except ValueError as error:  # includes JSON errors
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +296,9 @@ def explain(
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     weights: Annotated[str | None, typer.Option(help="Network: a shipped name, or a weights file.")] = None,
     detector: Annotated[list[Path] | None, typer.Option(help="ONNX file of a 2-D detector; repeatable.")] = None,
-    detector_layout: Annotated[list[str] | None, typer.Option(help="Layout of its outputs, for each of them.")] = None,
+    detector_layout: Annotated[
+        list[str] | None, typer.Option(help="Layout of its outputs, where the files do not tell; for each of them.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the verdict, and the lines below it.")] = False,
 ) -> None:
     """Explain an object or a place: what network and detectors found there, and what the map made of it.
@@ -483,6 +484,9 @@ def mcp(
             envvar=TOKEN_VARIABLE, help="Token that a client must show: over HTTP; generated where not given."
         ),
     ] = "",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML configuration: sections, of which language counts, with --map.")
+    ] = None,
 ) -> None:
     """Serve the map as tools of a language-model agent (Model Context Protocol): find, list, look, go.
 
@@ -490,6 +494,8 @@ def mcp(
     """
     if map_path is not None and namespace:
         raise CommandError("--namespace selects a running node and cannot be used with --map")
+    if map_path is None and config is not None:
+        raise CommandError("--config needs --map: the running node has its own configuration")
     file = None if map_path is None else map_file(map_path)
     with TaskProgress("starting" if map_path is None else f"reading {map_path}"):
         try:
@@ -498,7 +504,7 @@ def mcp(
             raise CommandError(
                 f"{error}: install the extra agent, pip install 'embodied-perceptron[agent]'", EXIT_BAD_RESULT
             ) from error
-        opened = _open_scene(file, namespace, timeout)
+        opened = _open_scene(file, namespace, timeout, config)
     with opened as source:
         if not http:
             serve_stdio(source)
@@ -510,10 +516,12 @@ def mcp(
         serve_http(source, host, port, token)
 
 
-def _open_scene(map_path: Path | None, namespace: str, timeout_s: float) -> AbstractContextManager[SceneSource]:
+def _open_scene(
+    map_path: Path | None, namespace: str, timeout_s: float, config: Path | None
+) -> AbstractContextManager[SceneSource]:
     if map_path is None:
         connect: LiveScene = load_plugin(LIVE_SCENE_GROUP, "mcp over a running node")
         return connect(namespace=namespace, timeout_s=timeout_s)
     from embodied_perceptron.agents.source import MapSource
 
-    return nullcontext(MapSource(open_map(map_path)))
+    return nullcontext(MapSource(open_map(map_path, config)))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
 from embodied_perceptron.language.endpoint import meaning_to_json
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import MeaningReader, Query
 from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.recordings.plain_values import words
 from embodied_perceptron.results import Grounding, SceneObject
@@ -43,23 +43,26 @@ class DetectedScene:
     viewpoint: NDArray[np.float64] | None
     fronts: tuple[FrontSource, ...]
 
-    def ground(self, text: str) -> Grounding:
-        """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely."""
+    def ground(self, text: str, reader: MeaningReader | None = None) -> Grounding:
+        """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely.
+
+        ``reader``: None = the embedded one.
+        """
         own = all(o.label in VOCABULARY for o in self.objects)
         vocabulary = VOCABULARY if own else None
-        query = Query(text).parsed({o.label for o in self.objects})
+        query = Query(text).parsed({o.label for o in self.objects}, reader)
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
-    def meaning(self, text: str) -> dict[str, Any]:
+    def meaning(self, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
         """The meaning of a sentence as JSON values; without fields at their default."""
-        meaning = Query(text).parsed({o.label for o in self.objects}).meaning
+        meaning = Query(text).parsed({o.label for o in self.objects}, reader).meaning
         return {} if meaning is None else meaning_to_json(meaning)
 
-    def answer(self, scene: str, text: str) -> dict[str, Any]:
-        """One entry of the answers file; for NOT_FOUND with the closest boxes."""
-        grounding = self.ground(text)
+    def answer(self, scene: str, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
+        """One entry of the answers file; for NOT_FOUND with the closest boxes. ``reader`` as in :meth:`ground`."""
+        grounding = self.ground(text, reader)
         boxes = []
         for candidate in grounding.choice:
             found = self.detections[candidate.id - 1]
@@ -134,11 +137,12 @@ def _kind_of(data: object) -> str:
 def answer_file(
     data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    reader: MeaningReader | None = None,
     explain: bool = False,
 ) -> dict[str, Any]:
-    """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file.
+    """Answer all queries of a scenes file in order; ``reader``: None = the embedded one; ``explain``: add meanings.
 
-    ``explain``: add the meaning of each sentence.
+    Raises ``ValueError`` for an invalid file.
     """
     whole: Mapping[str, Any] = data if isinstance(data, dict) else {}
     scenes, queries = whole.get("scenes"), whole.get("queries")
@@ -151,7 +155,7 @@ def answer_file(
         if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
             raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
         scene, text = known[query["scene"]], query.get("text", "")
-        meaning = {"meaning": scene.meaning(text)} if explain else {}
-        answers.append(scene.answer(query["scene"], text) | meaning)
+        meaning = {"meaning": scene.meaning(text, reader)} if explain else {}
+        answers.append(scene.answer(query["scene"], text, reader) | meaning)
         progress(i + 1, len(queries))
     return {"answers": answers}
