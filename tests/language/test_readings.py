@@ -32,7 +32,7 @@ def test_the_only_reader_is_the_network(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"language: reader grammar was removed: delete the setting"):
         load_config(path)
     path.write_text("language: {reader: guess}")
-    with pytest.raises(ConfigError, match=r"language: reader must be learned, got 'guess'"):
+    with pytest.raises(ConfigError, match=r"language: reader must be learned or endpoint, got 'guess'"):
         load_config(path)
     path.write_text("{}")
     asked = ["ground", "--scenes", str(path), "--out", str(tmp_path / "out.json"), "--reader", "grammar"]
