@@ -632,4 +632,4 @@ def test_a_map_of_an_agent_reads_with_the_language_model_of_the_configuration(sa
     assert open_map(saved[0]).grounder.reader is None
     result = CliRunner().invoke(build_app([]), ["mcp", "--config", str(config)])
     assert result.exit_code != 0
-    assert "--config needs --map" in result.output
+    assert "--config needs --map" in str(result.exception)
