@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import cv2
@@ -318,7 +317,6 @@ BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 _DIRECTION_POINTS = 200
 
 
-SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells for joining views of small and large objects
 
 
 @dataclass(frozen=True)
@@ -375,28 +373,8 @@ class LiftedDetection:
     size_px: float
     row: int
     plausibility: float
-
-    @cached_property
-    def cells_small(self) -> NDArray[np.int64]:
-        """Return (K,) the key of each point's cell of 0.02 m."""
-        keys: NDArray[np.int64] = keys_of(self.points_m, SMALL_CELL_M)
-        return keys
-
-    @cached_property
-    def cells_large(self) -> NDArray[np.int64]:
-        """Return (K,) the key of each point's cell of 0.06 m."""
-        keys: NDArray[np.int64] = keys_of(self.points_m, LARGE_CELL_M)
-        return keys
-
-    @cached_property
-    def distinct_cells_small(self) -> NDArray[np.int64]:
-        """Return (C,) the distinct keys, ascending."""
-        return distinct_keys(self.cells_small)
-
-    @cached_property
-    def distinct_cells_large(self) -> NDArray[np.int64]:
-        """Return (C,) the distinct keys, ascending."""
-        return distinct_keys(self.cells_large)
+    box_px: NDArray[np.float64]
+    around_m: NDArray[np.float64]
 
 
 def lift_view(
@@ -453,8 +431,9 @@ def lift_view(
             if not _possible_side(side_m, prior, cut):
                 drops[BAD_GEOMETRY] += 1
                 continue
-        points = foreground(
-            samples.take(within),
+        inner = samples.take(within)
+        front, around_rows = foreground(
+            inner,
             offset[samples.row[within]],
             samples.take(~within),
             float(sides_px.max()) / focal,
@@ -462,6 +441,7 @@ def lift_view(
             prior,
             rules,
         )
+        points, around = inner.points_m[front], inner.points_m[around_rows]
         if len(points) < rules.min_points:
             drops[NO_FOREGROUND] += 1
             continue
@@ -471,7 +451,11 @@ def lift_view(
             drops[BAD_GEOMETRY] += 1
             continue
         score = float(found.scores[row])
-        lifted.append(LiftedDetection(label, score, points, box, cut, float(sides_px.min()), row, plausibility))
+        lifted.append(
+            LiftedDetection(
+                label, score, points, box, cut, float(sides_px.min()), row, plausibility, found.boxes_px[row], around
+            )
+        )
     return lifted, drops
 
 
@@ -567,8 +551,8 @@ def foreground(
     floor_z_m: float,
     prior: ClassPrior | None,
     rules: LiftRules,
-) -> NDArray[np.float64]:
-    """Return (K, 3) points of the detected object.
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of the points of the detected object, and of other points at a plausible height.
 
     Args:
         inner: surface within the box.
@@ -585,27 +569,30 @@ def foreground(
         if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
             keep = height_m > -rules.floor_m
         keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
-    if np.count_nonzero(keep) < rules.min_points:
-        return np.zeros((0, 3))
+    nothing = np.zeros(0, np.int64)
+    possible = np.flatnonzero(keep)
+    if len(possible) < rules.min_points:
+        return nothing, possible
     weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the centre of a box most often shows the object
     if weight[keep].sum() < rules.min_share * weight.sum():
-        return np.zeros((0, 3))
+        return nothing, possible
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
     small = prior.small if prior is not None else angle * depth_m < 0.6
     if small:
         keep = _without_support(inner, ring, keep, depth_m, prior, rules)
-    if np.count_nonzero(keep) < rules.min_points:
-        return np.zeros((0, 3))
-    points, weight, depths = inner.points_m[keep], weight[keep], inner.depth_m[keep]
+    rows = np.flatnonzero(keep)
+    if len(rows) < rules.min_points:
+        return nothing, possible
+    points, weight, depths = inner.points_m[rows], weight[rows], inner.depth_m[rows]
     spacing_m = angle * median(depths) / rules.side_samples
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
-    part = _largest_cluster(points, weight, cell_m)
-    points = points[part]
+    part = connected(points, weight, cell_m)
+    rows, points = rows[part], points[part]
     if prior is not None:  # points further from the centre than the object's length are of another object
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
-        points = points[np.linalg.norm(points - center, axis=1) <= reach]
-    return points
+        rows = rows[np.linalg.norm(points - center, axis=1) <= reach]
+    return rows, np.setdiff1d(possible, rows, assume_unique=True)
 
 
 def _weighted_median(values: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
@@ -651,7 +638,7 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
     return median(z_m[(z_m >= low + best * bin_m) & (z_m < low + (best + 2) * bin_m)])
 
 
-def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
+def connected(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
     """Return (K,) a mask of the connected part of most weight; cells of ``cell_m`` that touch are connected."""
     result: NDArray[np.bool_] = _cluster(points_m, weight, cell_m)
     return result
@@ -659,7 +646,7 @@ def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64],
 
 @njit(cache=True, nogil=True)
 def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """Compiled :func:`_largest_cluster`; on equal weight the part of the lowest x (then y, z) of a cell."""
+    """Compiled :func:`connected`; on equal weight the part of the lowest x (then y, z) of a cell."""
     cell = np.empty((len(points_m), 3), np.int64)
     for i in range(len(points_m)):
         for axis in range(3):
