@@ -144,13 +144,13 @@ def sighted(items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
     for v, view in enumerate(views):
         own = np.array(of_view.get(v, []), dtype=np.int64)
         boxes = np.array([items.lifted[r].box_px for r in own]).reshape(-1, 4)
-        found = _sighted(points, count, items.name, *_camera(view), _grown(boxes), items.name[own])
+        found = _sighted(points, count, items.name, *camera_of(view), _grown(boxes), items.name[own])
         result[:, v] = np.where(found >= 0, np.append(own, 0)[found], found)
         result[own, v] = own
     return result
 
 
-def _camera(view: LiftedView) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+def camera_of(view: LiftedView) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
     """Return T_camera_world, focal lengths and centre, and depth of a view."""
     k = view.frame.intrinsics
     return invert_transform(view.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy]), view.frame.depth_m
@@ -328,8 +328,8 @@ def find_candidates(
     items = _items(views, index)
     view = np.array([v for v, _ in items.of], dtype=np.int64)
     groups = group_detections(sighted(items, views), view, items.name)
-    # a single detection of low score is no candidate
-    groups = [rows for rows in groups if len(rows) > 1 or items.score[rows[0]] >= _ONE_VIEW_SCORE]
+    # a single detection of low score is no candidate, nor one that the image border cuts
+    groups = [g for g in groups if len(g) > 1 or (items.score[g[0]] >= _ONE_VIEW_SCORE and not items.lifted[g[0]].cut)]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
     in_view = cache.visible([c.points_m for c in candidates], views)
@@ -436,16 +436,26 @@ def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) ->
     _, first, cell = np.unique(keys_of(points, cell_m), return_index=True, return_inverse=True)
     weight = np.bincount(cell, weights=weight) / np.bincount(cell)
     points = points[first]
-    chosen = np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int))
-    seen, inside = np.zeros(len(points)), np.zeros(len(points))
-    for m in chosen:
-        _in_box(points, *_camera(of[m]), _grown(members[m].box_px[None])[0], seen, inside)
+    seen, inside = sightings(points, members, of)
     share = inside / np.maximum(seen, 1.0)
     kept = (share >= _HULL_SHARE) & (weight * np.minimum(inside, 3.0) >= _ENOUGH)
     if np.count_nonzero(kept) < 10:
         return front
     points, weight = points[kept], (weight * share)[kept]
     return points[connected(points, weight, 2.5 * cell_m)]
+
+
+def sightings(
+    points_m: NDArray[np.float64], members: Sequence[LiftedDetection], of: Sequence[LiftedView]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (K,) the number of views that see each point, and of those that have it in their 2-D box.
+
+    ``of`` is the view of each member; of many views some are asked, evenly over time.
+    """
+    seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
+    for m in np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int)):
+        _in_box(points_m, *camera_of(of[m]), _grown(members[m].box_px[None])[0], seen, inside)
+    return seen, inside
 
 
 @njit(cache=True, nogil=True)

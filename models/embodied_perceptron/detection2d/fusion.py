@@ -349,26 +349,33 @@ def _some(views: Sequence[LiftedView]) -> list[LiftedView]:
 
 def surface_in(boxes: NDArray[np.float64], snapshot: VoxelSnapshot) -> list[NDArray[np.float64] | None]:
     """Return (K, 3) some of the map's points in each (B, 9) box; None where there are too few."""
-    # the snapshot is sorted by x; a quarter of the map is enough
-    points = snapshot.mean_point_m[::_THINNED].copy()
-    x_m = points[:, 0].copy()
-    surfaces = [_surface(box, points, x_m, snapshot.voxel_size_m) for box in boxes]
+    surface = MapSurface(snapshot)
+    surfaces = [surface.within(box) for box in boxes]
     return [surface if len(surface) >= _MIN_SURFACE else None for surface in surfaces]
 
 
-def _surface(
-    box: NDArray[np.float64], points_m: NDArray[np.float32], x_m: NDArray[np.float32], margin_m: float
-) -> NDArray[np.float64]:
-    """Return (K, 3) some of the map's points in a (9,) box; ``points_m`` are sorted by the voxel of their x."""
-    reach = float(np.linalg.norm(box[3:6])) / 2 + margin_m
-    # same dtype as the column, or searchsorted converts all of it
-    first, last = np.searchsorted(x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
-    # tilt is ignored: the points only serve to judge visibility
-    rows = _rows_inside(
-        points_m[first:last], box[:3], box[3:6] / 2 + margin_m, float(np.cos(box[6])), float(np.sin(box[6]))
-    )
-    few: NDArray[np.float64] = points_m[first + rows[:: 1 + len(rows) // _PROBES]].astype(np.float64)
-    return few
+class MapSurface:
+    """A quarter of the points of a map, which is enough for visibility.
+
+    Args:
+        snapshot: the map, sorted by x.
+    """
+
+    def __init__(self, snapshot: VoxelSnapshot) -> None:
+        self._points_m = snapshot.mean_point_m[::_THINNED].copy()
+        self._x_m = self._points_m[:, 0].copy()
+        self._margin_m = snapshot.voxel_size_m
+
+    def within(self, box: NDArray[np.float64], limit: int = _PROBES) -> NDArray[np.float64]:
+        """Return (K, 3) about ``limit`` points in a (9,) box; its tilt is ignored."""
+        reach = float(np.linalg.norm(box[3:6])) / 2 + self._margin_m
+        # same dtype as the column, or searchsorted converts all of it
+        ends = np.searchsorted(self._x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
+        points = self._points_m[ends[0] : ends[1]]
+        half = box[3:6] / 2 + self._margin_m
+        rows = _rows_inside(points, box[:3], half, float(np.cos(box[6])), float(np.sin(box[6])))
+        few: NDArray[np.float64] = points[rows[:: 1 + len(rows) // limit]].astype(np.float64)
+        return few
 
 
 @njit(cache=True, nogil=True)

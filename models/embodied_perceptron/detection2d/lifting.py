@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.geometry.boxes import median, trimmed_bounds
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.suppression import SHAPE_SHARE
 from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, world_to_voxel
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.results import VoxelSnapshot
@@ -375,6 +374,7 @@ class LiftedDetection:
     plausibility: float
     box_px: NDArray[np.float64]
     around_m: NDArray[np.float64]
+    sides_known: NDArray[np.bool_]
 
 
 def lift_view(
@@ -425,17 +425,18 @@ def lift_view(
             continue
         sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
-        cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        known = sides_inside(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        cut = not known.all()
         if prior is not None:
             side_m = median(samples.depth_m[within]) * float(sides_px.max()) / focal
             if not _possible_side(side_m, prior, cut):
                 drops[BAD_GEOMETRY] += 1
                 continue
-        inner = samples.take(within)
+        inner, ring = samples.take(within), samples.take(~within)
         front, around_rows = foreground(
             inner,
             offset[samples.row[within]],
-            samples.take(~within),
+            ring,
             float(sides_px.max()) / focal,
             floor_z_m,
             prior,
@@ -453,7 +454,7 @@ def lift_view(
         score = float(found.scores[row])
         lifted.append(
             LiftedDetection(
-                label, score, points, box, cut, float(sides_px.min()), row, plausibility, found.boxes_px[row], around
+                label, score, points, box, cut, float(sides_px.min()), row, plausibility, found.boxes_px[row], around, known,
             )
         )
     return lifted, drops
@@ -469,10 +470,12 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
     return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
 
 
-def touches_border(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> bool:
-    """True when a (4,) box reaches the image border."""
-    low, high = box_px[:2].min(), np.array([width, height]) - 0.5 - box_px[2:]
-    return bool(low < margin_px - 0.5 or high.min() < margin_px)
+def sides_inside(
+    box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0
+) -> NDArray[np.bool_]:
+    """Return (4,) True for sides of a box that do not reach the image border."""
+    high = np.array([width, height]) - 0.5 - box_px[2:]
+    return np.concatenate([box_px[:2] >= margin_px - 0.5, high >= margin_px])
 
 
 def sample_pixels(
@@ -708,79 +711,3 @@ def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float
     if size[1] > size[0]:
         size, yaw_rad = size[[1, 0, 2]], yaw_rad + np.pi / 2
     return np.array([*center, *size, (yaw_rad + np.pi / 2) % np.pi - np.pi / 2, 0.0, 0.0])
-
-
-_SMALL_M = 0.5
-_INSIDE_M = 0.04  # tolerance of a point inside of a shape
-_MIN_PLAUSIBILITY = -3.0
-_MAX_HIDDEN_M = 0.9  # largest gap above the floor that occlusion explains
-
-
-def complete_box(
-    box: NDArray[np.float64],
-    points_m: NDArray[np.float64],
-    label: str,
-    shapes: NDArray[np.float64],
-    floor_z_m: float,
-    priors: ClassPriors,
-) -> tuple[NDArray[np.float64], bool]:
-    """Complete the box of a candidate by the map.
-
-    A large object takes the shape that holds most of its points if its size is plausible for the name. Otherwise an
-    object that stands on the floor is extended down to it. Small and mounted objects are seen whole and stay unchanged.
-
-    Args:
-        box: (9,) upright box around the points.
-        points_m: (K, 3) surface.
-        label: canonical name.
-        shapes: (B, 9) of the map.
-        floor_z_m: height of the floor.
-        priors: size priors of names.
-
-    Returns the (9,) box, and whether it is a shape of the map.
-    """
-    prior = priors.get(label)
-    small = prior.small if prior is not None else float(box[3:6].max()) < _SMALL_M
-    if small or (prior is not None and prior.mounted in ("wall", "ceiling")):
-        return box, False
-    chosen = _best_shape(shapes, points_m, label, floor_z_m, priors)
-    if chosen is not None:
-        return chosen, True
-    bottom_m = box[2] - box[5] / 2
-    if prior is not None and prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
-        top_m = box[2] + box[5] / 2
-        extended: NDArray[np.float64] = box.copy()
-        extended[2], extended[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
-        return extended, False
-    return box, False
-
-
-def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (B,) the share of the points in each (B, 9) upright box, with a tolerance."""
-    few = points_m[:: 1 + len(points_m) // 300]
-    offset = few[:, None] - boxes[None, :, :3]  # (K, B, 3)
-    c, s = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
-    half = boxes[:, 3:6] / 2 + _INSIDE_M
-    inside = np.abs(offset[..., 2]) <= half[:, 2]
-    inside &= np.abs(c * offset[..., 0] + s * offset[..., 1]) <= half[:, 0]
-    inside &= np.abs(c * offset[..., 1] - s * offset[..., 0]) <= half[:, 1]
-    share: NDArray[np.float64] = inside.mean(axis=0)
-    return share
-
-
-def _best_shape(
-    shapes: NDArray[np.float64], points_m: NDArray[np.float64], label: str, floor_z_m: float, priors: ClassPriors
-) -> NDArray[np.float64] | None:
-    """Return the (9,) plausible shape that holds most of the points; None without one."""
-    best, chosen = 0.0, None
-    shares = _shares(shapes, points_m)
-    for number in np.flatnonzero(shares >= SHAPE_SHARE):
-        shape, share = shapes[number], shares[number]
-        # unseen parts make a shape small; nothing makes it large
-        fit = priors.log_plausibility(label, shape, floor_z_m, whole=False)
-        if fit < _MIN_PLAUSIBILITY:
-            continue
-        value = float(share) * float(np.exp(0.25 * fit))
-        if value > best:
-            best, chosen = value, shape
-    return None if chosen is None else chosen.copy()
