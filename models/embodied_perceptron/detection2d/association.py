@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -43,12 +44,15 @@ _INSIDE_SHARE = 0.6  # of the probes that a view sees, in one of its boxes: the 
 _LEAST_SEEN = 0.15  # share of the probes that a view must see to be asked
 _MARGIN_PX, _MARGIN = 2.0, 0.04  # tolerance of a 2-D box: constant, and share of its side
 _HULL_SHARE = 0.7  # share of the views that have a point of an object in their box
-_HULL_VIEWS = 16  # views that are asked, evenly over time
-_HULL_CELL_M = 0.04
+_HULL_VIEWS = 8  # views that are asked, evenly over time
+_HULL_CELL_M = 0.05
+_HULL_POINTS = 4000
 _AROUND = 0.3  # weight of surface in the box that one view does not take for the foreground
 _ENOUGH = 0.9  # least weight times views: the foreground of one view, or other surface of three
 _SAME_VIEW = 4.0  # views that differ, for two detections of one view
 _CONSENSUS = 0.5
+_NAME_CELL_M = 0.06  # cells of the surface that two names share
+_ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,12 @@ class LiftedView:
     frame: RgbdFrame
     T_world_camera: NDArray[np.float64]
     lifted: Sequence[LiftedDetection]
+
+    @cached_property
+    def camera(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return T_camera_world, and focal lengths and centre."""
+        k = self.frame.intrinsics
+        return invert_transform(self.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +122,7 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
     """Flatten the detections whose surface is still mapped."""
     of = [(v, i) for v, view in enumerate(views) for i in range(len(view.lifted))]
     lifted = [views[v].lifted[i] for v, i in of]
-    probes = [d.points_m[:: max(1, len(d.points_m) // _PROBES)] for d in lifted]
+    probes = [d.probes_m for d in lifted]
     if index is not None and lifted:
         there = index.near(np.concatenate(probes))
         counts = np.array([len(p) for p in probes])
@@ -128,32 +138,34 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
 _UNSEEN, _OUTSIDE = -1, -2  # too little of it; it lies in no box of its name
 
 
-def sighted(items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
+def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache | None = None) -> NDArray[np.int64]:
     """Return (D, V): the detection of the view that has the surface of each detection in its 2-D box.
 
-    -1 where the view does not see it, -2 where it sees it outside of all boxes of that name.
+    -1 where the view does not see it or has no box of its name, -2 where it sees it outside of these boxes. ``cache``
+    holds the pairs of the last call.
     """
-    result = np.full((len(items.lifted), len(views)), _UNSEEN)
-    if not len(items.lifted):
-        return result
-    points = np.concatenate(items.probes)
-    count = np.array([len(p) for p in items.probes])
-    of_view: dict[int, list[int]] = {}
-    for row, (v, _) in enumerate(items.of):
-        of_view.setdefault(v, []).append(row)
+    cache = FitCache() if cache is None else cache
+    local = cache.sighted(items, views)
+    row_of: dict[tuple[int, int], int] = {pair: row for row, pair in enumerate(items.of)}
+    result = local.copy()
     for v, view in enumerate(views):
-        own = np.array(of_view.get(v, []), dtype=np.int64)
-        boxes = np.array([items.lifted[r].box_px for r in own]).reshape(-1, 4)
-        found = _sighted(points, count, items.name, *camera_of(view), _grown(boxes), items.name[own])
-        result[:, v] = np.where(found >= 0, np.append(own, 0)[found], found)
-        result[own, v] = own
+        rows = np.array([row_of.get((v, i), _UNSEEN) for i in range(len(view.lifted))] + [_UNSEEN], dtype=np.int64)
+        result[:, v] = np.where(local[:, v] >= 0, rows[local[:, v]], local[:, v])
     return result
 
 
-def camera_of(view: LiftedView) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
-    """Return T_camera_world, focal lengths and centre, and depth of a view."""
-    k = view.frame.intrinsics
-    return invert_transform(view.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy]), view.frame.depth_m
+def _sighted_in(items: _Items, rows: NDArray[np.int64], view: LiftedView) -> NDArray[np.int64]:
+    """Return (R,) a column of :func:`sighted` for some rows, with numbers of the view's detections."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    numbers = {label: n for n, label in enumerate(dict.fromkeys(d.label for d in view.lifted))}
+    names = np.array([numbers.get(items.lifted[r].label, -1) for r in rows], dtype=np.int64)
+    points = np.concatenate([items.probes[r] for r in rows])
+    count = np.array([len(items.probes[r]) for r in rows])
+    boxes = _grown(np.array([d.box_px for d in view.lifted]).reshape(-1, 4))
+    box_name = np.array([numbers[d.label] for d in view.lifted], dtype=np.int64)
+    out: NDArray[np.int64] = _sighted(points, count, names, *view.camera, view.frame.depth_m, boxes, box_name)
+    return out
 
 
 def _grown(boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -194,25 +206,24 @@ def _sighted(
     """Compute one column of :func:`sighted`, with row numbers of ``boxes_px``."""
     out = np.full(len(count), _UNSEEN)
     inside = np.zeros(len(boxes_px), np.int64)
-    start = 0
+    end = 0
     for i in range(len(count)):
+        start, end = end, end + count[i]
+        own = np.flatnonzero(box_name == name[i])
+        if len(own) == 0:
+            continue
         seen, best = 0, -1
         inside[:] = 0
-        for p in range(start, start + count[i]):
+        for p in range(start, end):
             u, v, visible = _pixel(points[p], T, k, depth_m)
-            if not visible:
-                continue
-            seen += 1
-            for e in range(len(boxes_px)):
-                box = boxes_px[e]
-                if box_name[e] == name[i] and box[0] <= u <= box[2] and box[1] <= v <= box[3]:
-                    inside[e] += 1
-        start += count[i]
+            seen += visible
+            for e in own:
+                inside[e] += visible and boxes_px[e, 0] <= u <= boxes_px[e, 2] and boxes_px[e, 1] <= v <= boxes_px[e, 3]
         if seen < max(4.0, _LEAST_SEEN * count[i]):
             continue
         out[i] = _OUTSIDE
         smallest = 0.0
-        for e in range(len(boxes_px)):
+        for e in own:
             if inside[e] < _INSIDE_SHARE * seen or inside[e] < 0.9 * inside.max():
                 continue
             area = (boxes_px[e, 2] - boxes_px[e, 0]) * (boxes_px[e, 3] - boxes_px[e, 1])
@@ -327,13 +338,59 @@ def find_candidates(
     cache.begin()
     items = _items(views, index)
     view = np.array([v for v, _ in items.of], dtype=np.int64)
-    groups = group_detections(sighted(items, views), view, items.name)
+    groups = group_detections(sighted(items, views, cache), view, items.name)
     # a single detection of low score is no candidate, nor one that the image border cuts
     groups = [g for g in groups if len(g) > 1 or (items.score[g[0]] >= _ONE_VIEW_SCORE and not items.lifted[g[0]].cut)]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
+    joined = _join_names(items, groups, candidates)
+    if len(joined) < len(groups):
+        candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
     return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
+
+
+def _join_names(
+    items: _Items, groups: list[NDArray[np.int64]], candidates: Sequence[Candidate]
+) -> list[NDArray[np.int64]]:
+    """Join groups of different names that are one object under several names, the best first.
+
+    They share most of their surface and have similar sizes, and no detector reports both as two boxes of one image.
+    """
+    cells = [np.unique(keys_of(c.points_m, _NAME_CELL_M)) for c in candidates]
+    ends_m = [(c.points_m.min(axis=0), c.points_m.max(axis=0)) for c in candidates]
+    size = [float(c.box[3:6].max()) for c in candidates]
+    result: list[tuple[int, NDArray[np.int64]]] = []  # first of its candidates, rows
+    for j, rows in enumerate(groups):
+        for k, (i, others) in enumerate(result):
+            apart = (ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)
+            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
+            if apart.any() or not alike or items.name[rows[0]] in items.name[others]:
+                continue
+            shared = len(np.intersect1d(cells[i], cells[j], assume_unique=True))
+            fewer = min(len(cells[i]), len(cells[j]))
+            if shared >= LIFTED_OTHER_NAME_AFFINITY * fewer and not _reported_apart(items, others, rows):
+                result[k] = i, np.concatenate([others, rows])
+                break
+        else:
+            result.append((j, rows))
+    return [rows for _, rows in result]
+
+
+def _reported_apart(items: _Items, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """True when most images in which one detector reports both have them in different boxes."""
+    of_view = {items.of[r][0]: items.lifted[r].box_px for r in a.tolist()}
+    apart = [
+        _iou_px(of_view[items.of[r][0]], items.lifted[r].box_px) < _ONE_BOX_IOU
+        for r in b.tolist()
+        if items.of[r][0] in of_view
+    ]
+    return sum(apart) > 0.5 * len(apart)
+
+
+def _iou_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    both = float(np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0.0)))
+    return both / (float(np.prod(a[2:] - a[:2])) + float(np.prod(b[2:] - b[:2])) - both)
 
 
 def missed_views(
@@ -360,6 +417,11 @@ class FitCache:
         self._surfaces: list[NDArray[np.float64]] = []
         self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
         self._visible = np.zeros((0, 0), dtype=np.uint8)
+        self._sighted: tuple[list[LiftedDetection], list[tuple[int, ...]], NDArray[np.int64]] = (
+            [],
+            [],
+            np.zeros((0, 0), np.int64),
+        )
 
     def begin(self) -> None:
         """Drop entries that the previous call did not use."""
@@ -371,6 +433,25 @@ class FitCache:
         known = self._last.get(key)
         self._now[key] = _fit(members, of, yaw_rad) if known is None else known
         return self._now[key]
+
+    def sighted(self, items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
+        """Compute (D, V) numbers of the views' detections for the pairs that the last call did not have."""
+        detections, keys, last = self._sighted
+        known_row = {id(d): row for row, d in enumerate(detections)}
+        known_column = {key: column for column, key in enumerate(keys)}
+        now = [(id(v.frame), id(v.T_world_camera), id(v.lifted)) for v in views]
+        row = np.array([known_row.get(id(d), -1) for d in items.lifted], dtype=np.int64)
+        result = np.full((len(row), len(views)), _UNSEEN)
+        old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
+        for v, (key, view) in enumerate(zip(now, views, strict=True)):
+            column = known_column.get(key)
+            rows = new if column is not None else np.arange(len(row))
+            if column is not None:
+                result[old, v] = last[row[old], column]
+            result[rows, v] = _sighted_in(items, rows, view)
+        self._sighted = items.lifted, now, result
+        self._alive = list(views)  # keys are identities
+        return result
 
     def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.uint8]:
         """Compute :func:`fully_visible` for the surfaces and views that the last call did not have."""
@@ -400,7 +481,9 @@ class _Fit:
 
 
 def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> _Fit:
-    """Join detections; ``of`` is the view of each."""
+    """Join detections; ``of`` is the view of each. The order of views does not matter."""
+    order = sorted(range(len(members)), key=lambda m: (of[m].key, of[m].source, members[m].row))
+    members, of = [members[m] for m in order], [of[m] for m in order]
     points = hull_points(members, of)
     best: dict[tuple[str, str, int], float] = {}  # (detector, name, view) -> score
     for view, detection in zip(of, members, strict=True):
@@ -432,7 +515,9 @@ def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) ->
     cell_m = _HULL_CELL_M if size >= _SMALL_M else _HULL_CELL_M / 2
     front = np.concatenate([d.points_m for d in members])
     points = np.concatenate([front, *(d.around_m for d in members)])
-    weight = np.where(np.arange(len(points)) < len(front), 1.0, _AROUND)
+    step = 1 + len(points) // _HULL_POINTS
+    weight = np.where(np.arange(len(points)) < len(front), 1.0, _AROUND)[::step]
+    points = points[::step]
     _, first, cell = np.unique(keys_of(points, cell_m), return_index=True, return_inverse=True)
     weight = np.bincount(cell, weights=weight) / np.bincount(cell)
     points = points[first]
@@ -454,7 +539,8 @@ def sightings(
     """
     seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
     for m in np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int)):
-        _in_box(points_m, *camera_of(of[m]), _grown(members[m].box_px[None])[0], seen, inside)
+        box_px = _grown(members[m].box_px[None])[0]
+        _in_box(points_m, *of[m].camera, of[m].frame.depth_m, box_px, seen, inside)
     return seen, inside
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import cv2
@@ -314,8 +315,7 @@ NO_FOREGROUND = "no_foreground"  # nothing differs from the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
 _DIRECTION_POINTS = 200
-
-
+_PROBES = 24
 
 
 @dataclass(frozen=True)
@@ -375,6 +375,11 @@ class LiftedDetection:
     box_px: NDArray[np.float64]
     around_m: NDArray[np.float64]
     sides_known: NDArray[np.bool_]
+
+    @cached_property
+    def probes_m(self) -> NDArray[np.float64]:
+        """Return (P, 3) about 24 points of the surface."""
+        return np.ascontiguousarray(self.points_m[:: 1 + len(self.points_m) // _PROBES])
 
 
 def lift_view(
@@ -454,7 +459,17 @@ def lift_view(
         score = float(found.scores[row])
         lifted.append(
             LiftedDetection(
-                label, score, points, box, cut, float(sides_px.min()), row, plausibility, found.boxes_px[row], around, known,
+                label,
+                score,
+                points,
+                box,
+                cut,
+                float(sides_px.min()),
+                row,
+                plausibility,
+                found.boxes_px[row],
+                around,
+                known,
             )
         )
     return lifted, drops
@@ -470,9 +485,7 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
     return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
 
 
-def sides_inside(
-    box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0
-) -> NDArray[np.bool_]:
+def sides_inside(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> NDArray[np.bool_]:
     """Return (4,) True for sides of a box that do not reach the image border."""
     high = np.array([width, height]) - 0.5 - box_px[2:]
     return np.concatenate([box_px[:2] >= margin_px - 0.5, high >= margin_px])

@@ -23,7 +23,6 @@ from embodied_perceptron.detection2d.association import (
     Candidate,
     FitCache,
     LiftedView,
-    camera_of,
     find_candidates,
     sightings,
 )
@@ -672,7 +671,7 @@ class DetectionLift:
         prior = self.priors.get(label)
         members = [self.views[v].lifted[i] for v, i in candidate.members]
         of = [self.views[v] for v, _ in candidate.members]
-        cameras = [camera_of(view)[:2] for view in of]
+        cameras = [view.camera for view in of]
         box = grow_to_views(candidate.box, members, cameras, prior, floor_z_m)
         box, by_shape = complete_box(
             box,
