@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM_PYTHON = (3, 10)
-MINIMUM_FREE_GB = 6.0  # 3.3 GB with a CPU build of torch, and temporary files of pip
+MINIMUM_FREE_GB = 6.0  # 4.4 GB with a CPU build of torch, and temporary files of pip
 
 WHEEL_EXTRAS = ("ros", "ros-build")
 SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # rosdep keys that pip installs

@@ -46,6 +46,7 @@ def _require_within(config: Any, low: float, high: float, *names: str) -> None:
         _require(low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
 
 
+COCO_LAYOUT = "coco"  # a file of detections in place of a detector
 REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
 
 
@@ -465,7 +466,7 @@ class LiftOptions:
 
     Attributes:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
-        layout: of the file's outputs.
+        layout: of the file's outputs; ``coco``: the file holds detections, made by another program.
         also: further detectors, each LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
             the words to search for.
@@ -498,6 +499,7 @@ class LiftOptions:
         "yolox",
         "rtdetr",
         "transformers",
+        "coco",
     ] = ""
     also: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()

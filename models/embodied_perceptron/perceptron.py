@@ -15,6 +15,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, check_label, check_no_kind
+from embodied_perceptron.language.time_questions import answer_about_past, with_past
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
@@ -106,9 +108,12 @@ class Perceptron:
         self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
 
     @classmethod
-    def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
+    def from_config(
+        cls, config: PerceptronConfig | None = None, image_stamps: Mapping[str, int] | None = None
+    ) -> Perceptron:
         """Build a perceptron with the network that ``config.network`` names, if any.
 
+        ``image_stamps``: see :func:`.lift_from_options`.
         Raises as ``minilm_folder``, ``load_inference`` and ``ClassList``.
         """
         config = PerceptronConfig() if config is None else config
@@ -116,7 +121,7 @@ class Perceptron:
         names = config.network.classes
         if names:
             check_names(names)  # before networks are read
-        lift = lift_from_options(config.lift, names)
+        lift = lift_from_options(config.lift, names, image_stamps)
         inference = inference_from_options(config.network)
         return cls(config, None, inference, lift, class_list(names, inference, lift) if names else None)
 
@@ -213,7 +218,13 @@ class Perceptron:
         self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
     ) -> list[Grounding]:
         """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network."""
-        return self.grounder.answer(self.map.published, queries, viewpoint)
+        scene = self.map.published
+        lookup = partial(self.grounder.answer_among, scene)
+        asked = [Query.of(query, viewpoint) for query in queries]
+        past = [answer_about_past(query, scene, lookup) for query in asked]
+        others = [query for query, answer in zip(asked, past, strict=True) if answer is None]
+        now = iter(self.grounder.answer(scene, others, viewpoint) if others else ())
+        return [with_past(next(now), scene, lookup) if answer is None else answer for answer in past]
 
     # -------------------------------------------------------------------------------------- what was perceived last
 

@@ -255,12 +255,47 @@ def _check_scores(scores: NDArray[np.float64], count: int) -> None:
 
 
 class ObjectState:
-    """States of a tracked object."""
+    """States of a tracked object. ``ALL``: those of objects that are there; a gone one is remembered only."""
 
     TENTATIVE = "tentative"
     CONFIRMED = "confirmed"
     STALE = "stale"
+    GONE = "gone"
     ALL = (CONFIRMED, TENTATIVE, STALE)
+
+
+class EventKind:
+    """Kinds of events. ``FOUND``: seen for the first time, with its place; no event of the world."""
+
+    FOUND = "found"
+    APPEARED = "appeared"
+    MOVED = "moved"
+    LEFT = "left"
+    RETURNED = "returned"
+    RENAMED = "renamed"
+    STATE = "state"
+    ALL = (FOUND, APPEARED, MOVED, LEFT, RETURNED, RENAMED, STATE)
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One entry of an object's history.
+
+    Attributes:
+        stamp_ns: time of the map.
+        kind: one of :class:`EventKind`.
+        at_m: (x, y, z) of the object since then; of LEFT, until then.
+        probability: that this is right.
+        words: the name or the state since then, of RENAMED and STATE; empty otherwise.
+        reason: why it is believed.
+    """
+
+    stamp_ns: int
+    kind: str
+    at_m: tuple[float, float, float]
+    probability: float = 1.0
+    words: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,6 +320,9 @@ class SceneObject:
             the map shows it (:func:`~.language.object_states.with_conditions`); empty = unknown.
         names: at most three names, best first, the label before others, each with the probability that the object is
             there and has that name.
+        maybe_same_as: (id, probability) of earlier objects that this may be, best first.
+        history: what happened to it, oldest first; empty for an object that was never confirmed. Not part of boxes'
+            messages.
     """
 
     id: int
@@ -297,6 +335,8 @@ class SceneObject:
     category: str = ""
     names: tuple[tuple[str, float], ...] = ()
     condition: str = ""
+    maybe_same_as: tuple[tuple[int, float], ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -309,7 +349,39 @@ class SceneObject:
             **({"user_name": self.user_name} if self.user_name else {}),
             **({"condition": self.condition} if self.condition else {}),
             **({"names": [{"label": n, "score": round(float(p), 6)} for n, p in self.names]} if self.names else {}),
+            **({"maybe_same_as": [[i, round(p, 3)] for i, p in self.maybe_same_as]} if self.maybe_same_as else {}),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectEvent:
+    """A change of one object.
+
+    Attributes:
+        stamp_ns: time of the map.
+        kind: one of :class:`EventKind`, not FOUND.
+        id: of the object.
+        before, after: the object; None = it was not, or is not, there.
+        confidence: probability that this is right.
+        reason: why it is believed.
+        formerly: id under which a moved or returned object was published until now; 0 = none.
+    """
+
+    stamp_ns: int
+    kind: str
+    id: int
+    before: SceneObject | None
+    after: SceneObject | None
+    confidence: float
+    reason: str = ""
+    formerly: int = 0
+
+    @property
+    def object(self) -> SceneObject:
+        """The object as it is now, or was last."""
+        thing = self.after or self.before
+        assert thing is not None
+        return thing
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,6 +458,8 @@ class Perception:
         stale: objects that are no longer found although their place still looks occupied.
         diagnostics: messages for the user, such as a window that is smaller for lack of memory.
         source: the newest frame in the map, for overlay and latency; None for a map from a file.
+        gone: objects that are no longer there.
+        events: changes of objects since the last perception.
         T_world_map: (4, 4) pose of the map in the world of the frames' poses. The identity unless the map began far
             from the world's origin, or was loaded and placed elsewhere.
     """
@@ -400,16 +474,17 @@ class Perception:
     stale: tuple[SceneObject, ...] = ()
     diagnostics: tuple[str, ...] = ()
     source: PosedFrame | None = None
+    gone: tuple[SceneObject, ...] = ()
+    events: tuple[ObjectEvent, ...] = ()
     T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
 
     @classmethod
     def of(cls, objects: Sequence[SceneObject], **others: Any) -> Perception:
         """A perception with ``objects`` sorted by state; ``others``: the other attributes by name."""
-        confirmed, tentative, stale = (
-            tuple(o for o in objects if o.state == state)
-            for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE, ObjectState.STALE)
+        confirmed, tentative, stale, gone = (
+            tuple(o for o in objects if o.state == state) for state in (*ObjectState.ALL, ObjectState.GONE)
         )
-        return cls(objects=confirmed, tentative=tentative, stale=stale, **others)
+        return cls(objects=confirmed, tentative=tentative, stale=stale, gone=gone, **others)
 
 
 class GroundingStatus(IntEnum):

@@ -14,9 +14,9 @@ from support.online_world import look_at
 from embodied_perceptron.detection2d.detections2d import accept_detections
 from embodied_perceptron.detection2d.lifting import (
     LiftRules,
-    connected,
     box_along,
     box_around,
+    connected,
     lift_view,
     sample_pixels,
 )

@@ -122,11 +122,32 @@ def test_questions_and_parts_have_nothing_that_comes_nearest(text):
     assert answer.nearest == ()
 
 
-def test_an_anchor_that_is_not_there_leaves_the_rest_of_the_sentence():
-    answer = ground_objects("the couch next to the piano", living_room())
-    assert answer.status == FOUND
-    assert answer.candidates[0].id == 1
-    assert "no piano found" in answer.reason
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        ("the couch next to the piano", "piano"),
+        ("the couch behind the bathtub", "bathtub"),
+        ("the couch by the chair on the piano", "piano"),
+    ],
+)
+def test_without_its_landmark_an_object_is_not_found_and_comes_nearest(text, absent):
+    answer = ground_objects(text, living_room())
+    assert (answer.status, answer.candidates) == (NOT_FOUND, ())
+    assert answer.nearest[0].id == 1
+    assert f"no {absent} found" in answer.reason
+
+
+def test_a_landmark_of_another_colour_is_not_there():
+    colors = np.array([(20.0, 20.0, 20.0) if o.label == "couch" else (200.0, 190.0, 180.0) for o in living_room()])
+    answer = ground_objects("the table next to the red couch", living_room(), colors=colors)
+    assert (answer.status, answer.nearest[0].label) == (NOT_FOUND, "table")
+    assert "no couch that is red found" in answer.reason
+    assert ground_objects("the table next to the black couch", living_room(), colors=colors).status == FOUND
+
+
+def test_an_unknown_word_is_a_reason_of_its_own():
+    assert "not known: wugglefrotz" in ground_objects("the wugglefrotz", living_room()).reason
+    assert "not known: wugglefrotz" in ground_objects("the couch next to the wugglefrotz", living_room()).reason
 
 
 def test_several_that_fit_are_named_all():

@@ -51,7 +51,14 @@ class TestInterpreted:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize(
         ("n_in", "n_out", "size", "channels", "outputs"),
-        [(200, 150, 27, 16, 24), (70, 64, 8, 3, 70), (5, 3, 1, 100, 1), (1, 1, 27, 1, 1), (50, 0, 27, 4, 4)],
+        [
+            (200, 150, 27, 16, 24),
+            (70, 64, 8, 3, 70),
+            (5, 3, 1, 100, 1),
+            (70, 9, 3, 96, 80),
+            (1, 1, 27, 1, 1),
+            (50, 0, 27, 4, 4),
+        ],
     )
     def test_interpreted_equals_the_definition(
         self, n_in: int, n_out: int, size: int, channels: int, outputs: int, dtype: torch.dtype
@@ -67,6 +74,15 @@ class TestInterpreted:
             scale = expected.abs().max().item() if n_out else 1.0
             lost = scale * max(2 * torch.finfo(dtype).eps, 1e-6)
             torch.testing.assert_close(got.double(), expected, rtol=0, atol=lost)
+
+    def test_interpreted_offsets_of_64_bits_give_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from embodied_perceptron.sparse import triton_kernels
+
+        feats, kernel, sources, bias = problem(90, 70, 27, 16, 24, torch.float32)
+        short = triton_kernels.gather_multiply(feats, kernel, sources, bias)
+        choose = triton_kernels.tile
+        monkeypatch.setattr(triton_kernels, "tile", lambda *a: choose(*a[:-1], 1 << 31))
+        torch.testing.assert_close(triton_kernels.gather_multiply(feats, kernel, sources, bias), short)
 
     def test_interpreted_sources_may_be_columns_of_a_larger_map(self) -> None:
         from embodied_perceptron.sparse.triton_kernels import gather_multiply
@@ -141,30 +157,38 @@ def test_only_where_it_computes() -> None:
 
 
 @pytest.mark.skipif(WITHOUT_TRITON or INTERPRETED, reason="Triton is not installed: torch for the CPU comes without")
-@pytest.mark.parametrize("capability", [80, 87, 90], ids=["A100", "Orin", "H100"])
-@pytest.mark.parametrize(
-    ("dtype", "precision"), [("fp16", "ieee"), ("bf16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32")]
-)
-def test_it_compiles_for_cards_that_are_not_there(capability: int, dtype: str, precision: str) -> None:
-    """To machine code, with the tensor cores' instructions where a precision has them."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+@pytest.mark.parametrize(("capability", "precision"), [(87, "fp32"), (87, "fp16"), (90, "tf32"), (90, "bf16")])
+@pytest.mark.parametrize("kind", ["aligned", "ragged"])
+def test_sums_stay_in_registers_on_cards_that_are_not_there(capability: int, precision: str, kind: str) -> None:
+    """In machine code, with the tensor cores' instructions where a precision has them; ``benchmarks/kernels.py``
+    compiles all variants."""
+    import kernels
 
-    from embodied_perceptron.sparse import triton_kernels
+    row, ptx = kernels.triton_variant(capability, precision, kind)
+    assert not kernels.too_large(row), row
+    assert row["registers"] > 16
+    assert row["shared_bytes"] <= 99 * 1024  # that the least of these cards gives a block
+    assert ("mma" in ptx) == (precision != "fp32")
 
-    kernel = triton_kernels._gather_multiply
-    constants = {
-        "column_stride": 1, "HAS_BIAS": True, "PRECISION": precision, "WIDEN": False, "ROWS": 64, "IN": 64, "OUT": 64,
-    }  # fmt: skip
-    tensors = dict.fromkeys(("feats", "weights", "bias", "out"), f"*{dtype}") | {"sources": "*i32"}
-    names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else tensors.get(name, "i32") for name in names}
-    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*tensors, "channels", "outputs")}
-    source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
-    options = {"num_warps": 4, "num_stages": 2}
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    assert compiled.asm["cubin"][:4] == b"\x7fELF"
-    assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32" or precision == "tf32")
-    assert ".local" not in compiled.asm["ptx"]  # sums stay in registers
-    assert compiled.metadata.shared <= 99 * 1024  # that the least of these cards gives a block
+
+@pytest.mark.parametrize(("registers", "spill", "fails"), [(168, 0, False), (169, 0, True), (32, 8, True)])
+def test_a_spill_or_too_many_registers_fail(registers: int, spill: int, fails: bool) -> None:
+    import kernels
+
+    assert kernels.too_large({"registers": registers, "spill_bytes": spill}) == fails
+
+
+@pytest.mark.skipif(WITHOUT_TRITON, reason="Triton is not installed: torch for the CPU comes without")
+@pytest.mark.parametrize("capability", [70, 75, 80, 86, 87, 89, 90, 100, 103, 120])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_every_card_has_a_tile_of_the_table(capability: int, precision: str) -> None:
+    from embodied_perceptron.sparse.triton_kernels import CHANNELS, tile
+
+    listed = max((c for c in CHANNELS if c <= capability), default=80)
+    wide = tile(capability, precision, 256, 256, 1 << 20)
+    assert wide == tile(listed, precision, 256, 256, 1 << 20)
+    assert (wide.outputs, wide.warps, wide.long) == (64, 4, False)
+    assert tile(capability, precision, 3, 1, 1)[:3] == (16, 16, 8)  # the least that a tensor core multiplies
+    # offsets of 32 bits reach elements below 2^31
+    assert not tile(capability, precision, 64, 64, (1 << 31) - 1).long
+    assert tile(capability, precision, 64, 64, 1 << 31).long

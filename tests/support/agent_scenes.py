@@ -6,6 +6,7 @@ import numpy as np
 from support.language_scenes import living_room
 from support.scene_builder import box_surface, plane, snapshot_of
 
+from embodied_perceptron.agents.source import ObjectView
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.results import OccupancyGrid2d, Perception, SemanticVoxels
 
@@ -28,6 +29,11 @@ class StillScene:
             0.1, none.astype(np.float32), none.astype(np.uint8), np.zeros(0, np.int32), np.zeros(0, np.float32), ()
         )
         self.scene = Perception.of(objects, stamp_ns=7, semantic=cells_of, grid=grid, voxels=voxels)
+
+    is_live = False
+
+    def views(self, thing):
+        return (ObjectView("front", thing.last_seen_ns, np.zeros((20, 30, 3), np.uint8)),)
 
     def frame(self):
         return "map"

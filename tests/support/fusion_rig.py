@@ -89,15 +89,21 @@ class Rig:
             self.log,
             max_backlog=lambda: self.backlog,
         )
+        self.watchdog = Watchdog(self.health, self.log)
         self.worker = FusionWorker(
             self.perceptron,
             self.inbox,
-            Watchdog(self.health, self.log),
+            self.watchdog,
             now_ns=now_ns,
             reset_on_time_jump=lambda: self.reset_on_jump,
         )
         self.worker.start()
         self.stamp_ns = 100_000 * MS
+
+    def close(self) -> None:
+        """End the threads."""
+        self.worker.stop()
+        self.watchdog.stop()
 
     def put(self, kind: Any, message: Any) -> None:
         for camera in self.cameras:

@@ -36,7 +36,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.results import ObjectEvent, ObjectState, SceneObject
 from embodied_perceptron.scene.object_map import ObjectMap
 
 HZ = 10
@@ -66,6 +66,7 @@ class Robot:
         self.detector = ScriptedDetector(seed)
         self.frames = 0
         self.published: list[tuple[float, tuple[SceneObject, ...]]] = []  # seconds, confirmed objects
+        self.events: list[ObjectEvent] = []
         self.at_m, self.towards_m = (0.0, -2.0), (0.0, 0.8, 0.4)
         self.T_told_true: NDArray[np.float64] = np.eye(4)  # what transforms say of where it is
 
@@ -93,7 +94,9 @@ class Robot:
 
     def _perceive(self, T_world_camera: NDArray[np.float64], stamp_ns: int) -> None:
         if self.geometry:
-            confirmed = self.perceptron.perceive(stamp_ns).objects
+            perception = self.perceptron.perceive(stamp_ns)
+            confirmed = perception.objects
+            self.events += perception.events
         else:
             snapshot = self.perceptron.volume.copy().snapshot()
             center = T_world_camera[:3, 3] + 0.25 * WINDOW_M * T_world_camera[:3, 2]
@@ -101,7 +104,8 @@ class Robot:
             region = Region(center - half, center + half)
             found = self.detector.detections([told(t, self.T_told_true) for t in self.world.things], snapshot)
             found = found.take(np.flatnonzero(region.contains(found.boxes[:, :3])))
-            self.objects.update(found, snapshot, stamp_ns, T_world_camera[:3, 3], self.radius_m, region, NETWORK)
+            at = T_world_camera[:3, 3], self.radius_m, region
+            self.events += self.objects.update(found, snapshot, stamp_ns, *at, NETWORK)
             confirmed = self.objects.objects((ObjectState.CONFIRMED,))
         self.published.append((self.now_s, confirmed))
 

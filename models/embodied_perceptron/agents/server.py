@@ -85,11 +85,11 @@ def _encodable(text: str) -> str:
 
 
 def _result(answer: ToolAnswer) -> types.CallToolResult:
-    """Values as structured content and as text for simpler clients; the picture as JPEG."""
+    """Values as structured content and as text for simpler clients; pictures as JPEG."""
     text = _encodable(json.dumps(answer.values, ensure_ascii=False))
     content: list[Any] = [types.TextContent(type="text", text=text)]
-    if answer.picture is not None:
-        encoded = cv2.imencode(".jpg", answer.picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1]
+    for picture in answer.pictures:
+        encoded = cv2.imencode(".jpg", picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1]
         data = base64.b64encode(encoded.tobytes()).decode("ascii")
         content.append(types.ImageContent(type="image", data=data, mime_type="image/jpeg"))
     return types.CallToolResult(content=content, structured_content=json.loads(text))

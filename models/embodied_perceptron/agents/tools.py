@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.agents.source import SceneSource
+from embodied_perceptron.agents.source import MAX_VIEWS, SceneSource
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.language.colors import color_names, mean_colors
 from embodied_perceptron.language.description import decide_relations, describe
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.results import EventKind, Perception, SceneObject
 from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, floor_distance
 from embodied_perceptron.scene.object_map import MAX_ID
 from embodied_perceptron.visualization.top_view import render_top_view
@@ -33,6 +34,7 @@ Values = dict[str, Any]
 Schema = dict[str, Any]
 
 MAX_LISTED, MAX_NEARBY = 500, 50
+MAX_WAIT_S, _POLL_S = 600, 0.5
 _FAR_M = 100_000  # limit of coordinates
 _NEARBY_M = 1.5
 _SHOWN_CHARACTERS = 60  # of an invalid value in an error
@@ -44,10 +46,10 @@ class ToolInputError(ValueError):
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """The result of a tool: ``values`` by its output schema, and for some tools a picture, (H, W, 3) uint8 RGB."""
+    """The result of a tool: ``values`` by its output schema, and for some tools pictures, (H, W, 3) uint8 RGB."""
 
     values: Values
-    picture: NDArray[np.uint8] | None = None
+    pictures: tuple[NDArray[np.uint8], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,10 @@ _OBJECT = _schema_of(
         "user_name": _text("Name that a user gave it."),
         "score": _number("Probability that it is there and that name and box are right.", 0, 1),
         "condition": _text("open, closed, filled, empty, folded or unfolded, where the map shows it."),
-        "state": _text("confirmed; tentative = seen too rarely; stale = no longer found at its location."),
+        "state": _text(
+            "confirmed; tentative = seen too rarely; stale = no longer found at its location; "
+            "gone = its place was seen empty."
+        ),
         "position_m": _vector("Centre of its box: x, y, z in metres."),
         "size_m": _vector("Edges of its box along its own x, y, z in metres."),
         "rotation_rad": _vector("Turn of its box in radians, R = Rz(a) Rx(b) Ry(c): a is the yaw, b and c the tilt."),
@@ -205,7 +210,8 @@ FIND = AgentTool(
     "find",
     "Find what a sentence means",
     "Which objects a sentence means: 'the chair by the window', 'the second cup from the left', 'how many chairs', "
-    "'what is on the table', 'the open cabinet', 'is the door closed?'. Ends FOUND, NOT_FOUND (reason says what is "
+    "'what is on the table', 'the open cabinet', 'is the door closed?', 'where was the mug before', 'what moved since "
+    "this morning', 'is anything missing'. Ends FOUND, NOT_FOUND (reason says what is "
     "missing; nearest what comes closest), "
     "AMBIGUOUS (reason asks what would tell the objects apart) or INVALID.",
     _schema_of(
@@ -426,7 +432,7 @@ def _snapshot(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     picture = render_top_view(scene, objects, max_pixels=int(given.get("pixels", 640)))
     height, width = picture.shape[:2]
     values = {"frame": source.frame(), "ids": [o.id for o in objects], "width_px": width, "height_px": height}
-    return ToolAnswer(values, picture)
+    return ToolAnswer(values, (picture,))
 
 
 SNAPSHOT = AgentTool(
@@ -452,8 +458,169 @@ SNAPSHOT = AgentTool(
     _snapshot,
 )
 
+# --------------------------------------------------------------------------------------------------------------------
+# the past
+
+_STAMP = "seconds on the clock of the camera's stamps"
+_KINDS_OF_EVENTS = "found, appeared, moved, left, returned, renamed or state"
+_ENTRY = _schema_of(
+    {
+        "id": _ID,
+        "label": _text("Name of its class."),
+        "stamp_s": _number(f"When: {_STAMP}.", 0),
+        "kind": _text(f"{_KINDS_OF_EVENTS}; found = seen first, with its place."),
+        "position_m": _vector("Where it is since then; of left, where it was until then."),
+        "probability": _number("That this is right.", 0, 1),
+        "words": _text("The new name or state, of renamed and state; empty otherwise."),
+        "reason": _text("Why it is believed."),
+    }
+)
+
+
+def _remembered(scene: Perception) -> tuple[SceneObject, ...]:
+    """Objects in any state, gone ones too."""
+    return *scene.objects, *scene.tentative, *scene.stale, *scene.gone
+
+
+def _entries_of(thing: SceneObject) -> list[Values]:
+    return [
+        {
+            "id": thing.id,
+            "label": thing.label,
+            "stamp_s": round(e.stamp_ns * 1e-9, 3),
+            "kind": e.kind,
+            "position_m": [round(v, 4) for v in e.at_m],
+            "probability": round(e.probability, 3),
+            "words": e.words,
+            "reason": e.reason,
+        }
+        for e in thing.history
+    ]
+
+
+def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    thing = _object(_remembered(scene), int(given["id"]))
+    maybe = [{"id": i, "probability": round(p, 3)} for i, p in thing.maybe_same_as]
+    values = {
+        "frame": source.frame(),
+        "object": _as_values(thing),
+        "entries": _entries_of(thing),
+        "maybe_same_as": maybe,
+    }
+    return ToolAnswer(values)
+
+
+HISTORY = AgentTool(
+    "history",
+    "What happened to one object",
+    "When an object was first and last seen, where it was before, its names and states; of a gone object too.",
+    _schema_of({"id": _ID}),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "object": _OBJECT,
+            "entries": _list(_ENTRY, "Oldest first."),
+            "maybe_same_as": _list(
+                _schema_of({"id": _ID, "probability": _number("That it is this object.", 0, 1)}),
+                "Earlier objects that this may be.",
+            ),
+        }
+    ),
+    _history,
+)
+
+
+def _changes(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    since_s = float(given.get("since_s", 0.0))
+    entries = [
+        e
+        for o in _remembered(scene)
+        for e in _entries_of(o)
+        if e["stamp_s"] >= since_s and e["kind"] != EventKind.FOUND
+    ]
+    entries.sort(key=lambda e: (e["stamp_s"], e["id"]))
+    return ToolAnswer({"frame": source.frame(), "total": len(entries), "changes": entries[-MAX_LISTED:]})
+
+
+CHANGES = AgentTool(
+    "changes",
+    "What changed",
+    "What appeared, moved, left, came back, or has another name or state since a time, oldest first.",
+    _schema_of({"since_s": _number(f"Only later changes: {_STAMP}; all where it is not given.", 0)}, ("since_s",)),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "total": _integer("Number of changes, listed or not.", 0),
+            "changes": _list(_ENTRY, f"The last {MAX_LISTED}."),
+        }
+    ),
+    _changes,
+)
+
+
+def _evidence(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    thing = _object(_remembered(scene), int(given["id"]))
+    views = source.views(thing)
+    values: Values = {"frame": source.frame(), "object": _as_values(thing)}
+    values["views"] = [{"camera": v.camera, "stamp_s": round(v.stamp_ns * 1e-9, 3)} for v in views]
+    return ToolAnswer(values, tuple(v.picture for v in views))
+
+
+EVIDENCE = AgentTool(
+    "evidence",
+    "Pictures of one object",
+    f"At most {MAX_VIEWS} pictures of an object by the robot's camera, cut out around its box: they prove what the map "
+    "says. Old pictures are not kept: there may be none.",
+    _schema_of({"id": _ID}),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "object": _OBJECT,
+            "views": _list(
+                _schema_of({"camera": _text("Name of the camera."), "stamp_s": _number(f"When: {_STAMP}.", 0)}),
+                "Of the pictures, in their order.",
+            ),
+        }
+    ),
+    _evidence,
+)
+
+
+def _wait_for(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    end_s = time.monotonic() + float(given.get("timeout_s", 30.0))
+    while True:
+        answer = _find(source, {"sentence": given["sentence"]})
+        left_s = end_s - time.monotonic()
+        if answer.values["status"] in ("FOUND", "INVALID") or left_s <= 0.0 or not source.is_live:
+            return ToolAnswer({**answer.values, "timed_out": answer.values["status"] not in ("FOUND", "INVALID")})
+        time.sleep(min(_POLL_S, left_s))
+
+
+WAIT_FOR = AgentTool(
+    "wait_for",
+    "Wait until a sentence is true",
+    "Wait until a sentence is FOUND: 'the open door', 'a person near the table', 'what moved in the last minute'. "
+    "The last answer is returned when the time is over; a saved map does not change, so it is answered at once.",
+    _schema_of(
+        {
+            "sentence": FIND.input_schema["properties"]["sentence"],
+            "timeout_s": _number("How long to wait, in seconds; 30 where it is not given.", 0, MAX_WAIT_S),
+        },
+        ("timeout_s",),
+    ),
+    _schema_of({**FIND.output_schema["properties"], "timed_out": _flag("Whether it was not FOUND in time.")}),
+    _wait_for,
+)
+
 TOOLS: Mapping[str, AgentTool] = {
-    tool.name: tool for tool in (LIST_OBJECTS, FIND, RELATIONS, OBJECT_CONTEXT, GOAL_NEAR, DESCRIBE, SNAPSHOT)
+    tool.name: tool
+    for tool in (
+        *(LIST_OBJECTS, FIND, RELATIONS, OBJECT_CONTEXT, GOAL_NEAR, DESCRIBE, SNAPSHOT),
+        *(HISTORY, CHANGES, EVIDENCE, WAIT_FOR),
+    )
 }
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -469,7 +636,7 @@ def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
         raise ToolInputError(f"{name}: {problem}")
     assert isinstance(given, Mapping)
     answer = TOOLS[name].answer(source, given)
-    return answer if name == "describe" else ToolAnswer(_without_tags(answer.values), answer.picture)
+    return answer if name == "describe" else ToolAnswer(_without_tags(answer.values), answer.pictures)
 
 
 def _without_tags(value: Any) -> Any:

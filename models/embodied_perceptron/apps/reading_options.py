@@ -37,6 +37,15 @@ Intrinsics = Annotated[
         help="Intrinsics in pixels, for a bag with one camera and no camera_info; images must be undistorted.",
     ),
 ]
+DetectionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--detections",
+        exists=True,
+        dir_okay=False,
+        help="COCO file of 2-D detections (boxes, scores, names, masks): lifted into the map in place of a detector's.",
+    ),
+]
 StaticTf = Annotated[
     list[str] | None,
     typer.Option(
@@ -166,7 +175,10 @@ def with_network(settings: PerceptronConfig, weights: str | None, device: str | 
 
 
 def with_detectors(
-    settings: PerceptronConfig, detectors: Sequence[Path] | None, layouts: Sequence[str] | None
+    settings: PerceptronConfig,
+    detectors: Sequence[Path] | None,
+    layouts: Sequence[str] | None,
+    detections: Path | None = None,
 ) -> PerceptronConfig:
     """Apply the detectors of the command line to the configuration.
 
@@ -174,8 +186,12 @@ def with_detectors(
     """
     from dataclasses import replace
 
-    from embodied_perceptron.config import LiftOptions, config_from_dict, config_to_dict
+    from embodied_perceptron.config import COCO_LAYOUT, LiftOptions, config_from_dict, config_to_dict
 
+    if detections is not None:
+        if detectors:
+            raise CommandError("--detections stands in place of --detector: give one of them")
+        detectors, layouts = [detections], [COCO_LAYOUT]
     files, layouts = list(detectors or ()), list(layouts or ())
     if len(files) != len(layouts):
         raise CommandError("--detector and --detector-layout belong together, one layout for each file")

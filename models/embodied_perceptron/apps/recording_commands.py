@@ -17,6 +17,7 @@ from rich.table import Table
 from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin, out_folder
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
+    DetectionsOption,
     Intrinsics,
     PoseOffset,
     Poses,
@@ -152,6 +153,7 @@ def replay_command(
             help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr; one for each detector."
         ),
     ] = None,
+    detections: DetectionsOption = None,
     classes: Annotated[
         str | None,
         typer.Option(help="Published names; all others are 'object': a file with one name a line, or a,b,c."),
@@ -169,8 +171,8 @@ def replay_command(
     timings.json, and groundings.json with --query. Exits with 1 when the map is empty, a detector could not be used, or
     the robot cannot be localised in --map (then nothing is written).
     """
-    if detector and not direct:
-        raise CommandError("--detector belongs to --direct; for a node, set lift: in its configuration")
+    if (detector or detections) and not direct:
+        raise CommandError("--detector and --detections belong to --direct; for a node, set lift: in its configuration")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; for a node, set network.classes in its configuration")
     reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
@@ -190,7 +192,8 @@ def replay_command(
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     if not source.exists():
         raise CommandError(f"{source} does not exist")
-    settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, device)
+    settings = with_detectors(load_settings(config), detector, detector_layout, detections)
+    settings = with_network(settings, weights, device)
     map_path = None if saved_map is None else map_file(saved_map)
     with TaskProgress(f"reading {source}") as progress:
         from embodied_perceptron.apps.replay import PlaceNotFoundError, timings, write_results
@@ -205,7 +208,7 @@ def replay_command(
             "perceive_every_s": perceive_every,
         }
         try:
-            perceptron, unplaceable = _with_map(settings, map_path)
+            perceptron, unplaceable = _with_map(settings, map_path, recording)
             result = _replay_with_progress(recording, perceptron, progress, skip_damaged, **limits)
         except PlaceNotFoundError as error:
             raise CommandError(str(error), EXIT_BAD_RESULT) from error
@@ -241,11 +244,12 @@ def replay_command(
         raise typer.Exit(EXIT_BAD_RESULT)
 
 
-def _with_map(settings: PerceptronConfig, path: Path | None) -> tuple[Perceptron, str]:
+def _with_map(settings: PerceptronConfig, path: Path | None, recording: Recording) -> tuple[Perceptron, str]:
     """Build a perceptron that continues a saved map; also why localisation in it is impossible, "" where it is not."""
     from embodied_perceptron.perceptron import Perceptron
+    from embodied_perceptron.recordings.coco import image_stamps
 
-    perceptron = Perceptron.from_config(settings)
+    perceptron = Perceptron.from_config(settings, image_stamps(recording))
     return perceptron, "" if path is None else perceptron.load(path, find_place=True)
 
 

@@ -32,6 +32,7 @@ from embodied_perceptron.recordings.artifacts import (
     write_png,
     write_scene_objects_json,
 )
+from embodied_perceptron.recordings.coco import image_stamps
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, TransformSample
 from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
 from embodied_perceptron.scene.live_map import LOOKING_FOR_PLACE
@@ -135,7 +136,7 @@ def replay(
         raise ValueError(f"max_frames must be positive, got {max_frames}")
     if not perceive_every_s > 0:
         raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
-    perceptron = config if isinstance(config, Perceptron) else Perceptron.from_config(config)
+    perceptron = config if isinstance(config, Perceptron) else Perceptron.from_config(config, image_stamps(recording))
     config = perceptron.config
     stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame, on_refused=on_refused)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)

@@ -2,8 +2,8 @@
 
 Two detections of one name are one object when the views that see the surface of both put it into one detection. The
 test projects the surface of one detection into the view of the other and counts it in that view's 2-D boxes, so two
-sides of a table are one table although they share no surface (view consensus: MaskClustering, CVPR 2024). The surface of
-an object is what all of its views have in their boxes: what hides an object in one view, and what lies behind it, is
+sides of a table are one table although they share no surface (view consensus: MaskClustering, CVPR 2024). The surface
+of an object is what all of its views have in their boxes: what hides an object in one view, and what lies behind it, is
 beside its box in another view.
 
 The result is a pure function of the current views and map, because views leave with their keyframes and a corrected

@@ -44,6 +44,10 @@ class DetectorFileError(ValueError):
     """A detector file that cannot be used; the message names file, cause and, where known, the remedy."""
 
 
+class UnknownImageError(LookupError):
+    """A detector has no answer about an image: a file of detections does not list it."""
+
+
 class Detector(Protocol):
     """Finds named boxes in images."""
 

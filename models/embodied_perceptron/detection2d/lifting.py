@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.geometry.boxes import median, trimmed_bounds
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, world_to_voxel
+from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import rectangle_direction

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from embodied_perceptron.config import LiftOptions
+from embodied_perceptron.config import COCO_LAYOUT, LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
+from embodied_perceptron.detection2d.detections_file import DetectionsFile
 from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
 from embodied_perceptron.detection2d.open_vocabulary import MAX_WORDS, RegionEncoder, ZeroShotDetector
 from embodied_perceptron.detection2d.persons import PersonMask
@@ -17,6 +18,7 @@ from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.inference.posterior import DetectorModel, read_detector_model, shipped_detector_model
 from embodied_perceptron.recordings.files import is_lfs_pointer
 
+_NOT_QUICK = ("transformers", COCO_LAYOUT)  # too slow, or without an answer for most frames
 _LOG = logging.getLogger(__name__)
 
 # default words of an open-vocabulary detector: common household objects
@@ -28,11 +30,14 @@ DEFAULT_WORDS = (
 )  # fmt: skip
 
 
-def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
+def lift_from_options(
+    options: LiftOptions, names: Sequence[str] = (), image_stamps: Mapping[str, int] | None = None
+) -> DetectionLift | None:
     """Build the lift; None without a detector.
 
-    ``names``: words of an open-vocabulary detector when ``options.classes`` is empty. Raises
-    :class:`~.detectors.DetectorFileError` for a file that cannot be used, ``FileNotFoundError`` for a missing one.
+    ``names``: words of an open-vocabulary detector when ``options.classes`` is empty; ``image_stamps``: of a recording
+    by file name, for a file of detections. Raises :class:`~.detectors.DetectorFileError` for a file that cannot be
+    used, ``FileNotFoundError`` for a missing one.
     """
     if not options.enabled:
         return None
@@ -41,7 +46,9 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     settings = LiftSettings(
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
-        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s),
+        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s)
+        if options.layout != COCO_LAYOUT
+        else SchedulerRules(max_rate_hz=1e6, burst=1_000_000),  # reading a file takes no time
         detector_model=_detector_model(options.witnesses, options.pictures == "photographs"),
     )
 
@@ -60,18 +67,20 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
             raise DetectorFileError(f"{pointer} is a pointer of Git LFS, not the network: run `git lfs pull`")
         if layout == "transformers":
             return ZeroShotDetector(file, classes or names or DEFAULT_WORDS, limits, options.device)
+        if layout == COCO_LAYOUT:
+            return DetectionsFile(file, limits, options.stamp_tolerance_s, image_stamps)
         return OnnxDetector(file, layout, classes, limits, options.input_px, options.providers, options.threads)
 
     makers: dict[str, Callable[[], Detector]] = {}
     quick: list[Callable[[], Detector]] = []  # fast enough to run before fusion
     if options.detector:
         makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
-        quick += [] if options.layout == "transformers" else [makers[options.layout]]
+        quick += [] if options.layout in _NOT_QUICK else [makers[options.layout]]
     for entry in options.also:
         layout, _, file = entry.partition(":")
         source = layout if layout not in makers else f"{layout} {len(makers) + 1}"
         makers[source] = partial(make, layout, file, ())
-        quick += [] if layout == "transformers" else [makers[source]]
+        quick += [] if layout in _NOT_QUICK else [makers[source]]
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
     persons = None

@@ -27,7 +27,7 @@ from embodied_perceptron.detection2d.association import (
     sightings,
 )
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
-from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
+from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
     DetectorBelief,
@@ -66,6 +66,7 @@ NO_KEYFRAME = "no_keyframe"
 TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
 TOO_SLOW = "detector_too_slow"  # images that exceeded the time limit
+NO_DETECTIONS = "images_without_detections"  # that a file of detections does not list
 OTHER_SIZE = "masks_of_another_size"  # than their image
 
 _MAX_WANTED = 32  # words of queries
@@ -501,6 +502,13 @@ class DetectionLift:
             found, drops = slot.detect(keyframe.frame, self._words, limited=self._worker is not None)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
+        except UnknownImageError as error:  # no view of it, and no evidence of absence
+            with self._lock:
+                slot.scheduler.passed_over(error)
+                slot.asked_of[keyframe.frame] = asked
+                self._statistics.dropped[NO_DETECTIONS] += 1
+                self._note_detectors()
+            return True
         except TooLateError as error:  # it may be in time for the next image
             _LOG.warning("detector %s: %s; the image is skipped", slot.source, error)
             with self._lock:

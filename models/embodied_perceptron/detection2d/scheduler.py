@@ -86,8 +86,15 @@ class LiftScheduler:
     def succeeded(self) -> None:
         """Record success of the started detection."""
         self.done += 1
+        if not self.failed:
+            self.last_error = ""  # of images passed over
         self.failures = 0
         self._not_before_ns = None
+
+    def passed_over(self, error: BaseException) -> None:
+        """Record an image about which the detector has no answer: the reason counts while it has answered none."""
+        if not self.done:
+            self.last_error = str(error)
 
     def failed_with(self, error: BaseException, now_ns: int, hopeless: bool = False) -> None:
         """Record failure of the started detection; ``hopeless``: a retry cannot help, as with another layout."""

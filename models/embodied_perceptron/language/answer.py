@@ -10,14 +10,13 @@ The score of a candidate is the probability that it is the object meant, not the
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -41,7 +40,14 @@ from embodied_perceptron.geometry.suppression import (
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, ScenePrediction, viewpoint_of
 from embodied_perceptron.language.class_list import ClassList
 from embodied_perceptron.language.colors import color_names, mean_colors
-from embodied_perceptron.language.lexicon import lexicon, likelihood_of_label, pluralize, split_words, word_set
+from embodied_perceptron.language.lexicon import (
+    is_known_noun,
+    lexicon,
+    likelihood_of_label,
+    pluralize,
+    split_words,
+    word_set,
+)
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import (
@@ -112,6 +118,8 @@ _PLAINLY_MEANT = 0.7  # support from which other readings are not considered
 _SHARE_OF_READING = 0.6  # power of a reading's probability as a share of the best one's
 _ASKED_BACK = 4  # most candidates in a question back
 _WALLS = frozenset(("wall", "partition"))
+# landmarks that the map may lack although they are there
+_UNMAPPED = word_set("rooms") | {"wall", "floor", "ground", "ceiling", "room", "corner", "carpet", ANYTHING}
 
 
 class Candidates(Protocol):
@@ -200,8 +208,8 @@ class _Decided:
 
     def times(self, share: float) -> _Decided:
         """The same with all scores multiplied by ``share``."""
-        ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in self.ranked)
-        return dataclasses.replace(self, ranked=ranked)
+        ranked = tuple(replace(o, score=share * o.score) for o in self.ranked)
+        return replace(self, ranked=ranked)
 
 
 def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
@@ -235,6 +243,8 @@ def _finite(objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple
 
 
 def _no(noun: str) -> str:
+    if not is_known_noun(noun, ()) and noun != ANYTHING:
+        return f"not known: {noun}, a word without a meaning here"
     if noun.startswith("something to "):
         return f"nothing here serves to {noun.removeprefix('something to ')}"
     return "there are no objects" if noun == ANYTHING else f"there is no {noun}"
@@ -331,6 +341,8 @@ class _Answer:
         meanings = (self.meaning, *self.meaning.excluded)
         speakers = [m.speaker.anchor.noun for m in meanings if m.speaker is not None]
         nouns = (*(noun for m in meanings for noun in anchor_nouns(m)), *speakers)
+        facing = any(c.relation == "facing" for m in meanings for c in m.constraints)  # the target's front counts
+        nouns += tuple(m.target.noun for m in meanings if facing and m.target is not None)
         if ANYTHING in nouns:
             return np.ones(len(self.labels), dtype=bool)
         kind = {label: any(lexicon().similarity(noun, label) > 0 for noun in nouns) for label in set(self.labels)}
@@ -434,9 +446,7 @@ class _Answer:
             self.nearest = self._scored(order[:top_k], probability)
 
     def _scored(self, order: list[int], probability: F64) -> tuple[SceneObject, ...]:
-        return tuple(
-            dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=False)
-        )
+        return tuple(replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=False))
 
     def phrases(self, status: GroundingStatus, ranked: Sequence[SceneObject]) -> tuple[GroundedPhrase, ...]:
         """Noun phrases of the sentence with object ids: the target first, then its landmarks."""
@@ -488,7 +498,7 @@ class _Answer:
             return nothing
         overlap = self.geometry.overlaps(proposals.boxes[best : best + 1])[:, 0]
         if overlap.max(initial=0.0) > PROPOSED_IOU:
-            o = dataclasses.replace(self.objects[int(overlap.argmax())], score=0.5 * score)
+            o = replace(self.objects[int(overlap.argmax())], score=0.5 * score)
         else:
             o = SceneObject(0, noun, 0.5 * score, np.asarray(proposals.boxes[best], dtype=np.float64))
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
@@ -551,11 +561,14 @@ class _Answer:
             missing = [m for t in evidence.terms if not t.constraint.negated for m in t.missing]
             if missing and len(missing) == len(meaning.constraints):
                 return f"there is no {missing[0]}"
+        if self.is_long:
+            return ""
+        absent = self.scorer.absent()
+        if absent is not None and absent.noun not in _UNMAPPED and is_known_noun(absent.noun, self.labels):
+            return f"no {_described(absent)} found on the map; the nearest matches fit without it"
         kind = float(evidence.category[order].max())
         members = [i for i in order if evidence.category[i] >= 0.5 * kind]
         stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
-        if self.is_long:
-            return ""
         for term in stated:
             likely = self.scorer.likely(term)
             if term.constraint.relation == "state" and np.isnan(likely[members]).all() and asks(meaning.text):
@@ -613,7 +626,7 @@ class _Answer:
         if best < _SAME_THING:  # a bathtub where a shower is asked for
             scores = _RELATED * scores
         scores = np.minimum.accumulate(scores)  # in the order of the ranking
-        found = [dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
+        found = [replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
         self.meant = tuple(found)
         if wanted is not None and len(chosen) > wanted:
             words = f"{len(chosen)} {pluralize(noun)} fit, not {wanted}"
@@ -684,14 +697,15 @@ class _Answer:
     def _unchecked(self, evidence: Evidence) -> str:
         """Parts of the sentence that were not checked: "; no bathtub found; colours are not known"."""
         missing = [noun for t in evidence.terms for noun in t.missing]
-        stated = [f"no {', no '.join(dict.fromkeys(missing))} found"] if missing else []
+        known = {noun: is_known_noun(noun.removeprefix("other "), self.labels) for noun in missing}
+        stated = [f"no {noun} found" if is_known else f"not known: {noun}" for noun, is_known in known.items()]
         if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
             stated.append("colours are not known")
         states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
         stated += [f"whether it is {t.constraint.value} is not known" for t in states]
         if self.meaning.unmatched:
             stated.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
-        return "".join(f"; {words}" for words in stated)
+        return "".join(f"; {words}" for words in dict.fromkeys(stated))
 
 
 _PHRASE_WORDS = word_set("adjectives") - frozenset((",", ".", "with", "and"))
@@ -700,10 +714,14 @@ _NO_LANDMARKS = frozenset(("object", "wall", "floor", "ceiling", "carpet"))
 _LANDMARK_M = 1.5
 
 
+def _described(phrase: ObjectPhrase) -> str:
+    """A landmark in words: "couch that is green"."""
+    stated = " and ".join(_words(c) for c in phrase.constraints)
+    return phrase.noun + (f" that is {stated}" if stated else "")
+
+
 def _description(e: Meaning) -> str:
-    stated = " and ".join(_words(c) for c in e.constraints)
-    noun = "" if e.target is None else e.target.noun
-    return f"other than the {noun}" + (f" that is {stated}" if stated else "")
+    return "other than the " + ("" if e.target is None else _described(replace(e.target, constraints=e.constraints)))
 
 
 _SAID = {
@@ -714,7 +732,9 @@ _SAID = {
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "larger": "larger than", "smaller": "smaller than", "same-colour": "of the colour of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
-    "right": "right of", "near": "near", "in": "in", "across": "across from", "end": "at the end of",
+    "right": "right of", "near": "near", "in": "in", "across": "across from",
+    "pointed-at": "in the direction of", "nearer": "nearer to", "farther": "farther from",
+    "end": "at the end of",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip
@@ -726,6 +746,8 @@ def _words(c: Constraint) -> str:
     if c.relation in ("within", "beyond"):
         words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
         return ("not " if c.negated else "") + words + (f" the {c.anchors[0].noun}" if c.anchors else " you")
+    if c.relation == "distance":
+        return ("not " if c.negated else "") + f"{c.amount_m:g} m from the {c.anchors[0].noun}"
     if c.relation == "measured":
         return f"{c.amount_m:g} m{f' in {c.value}' if c.value else ''}"
     if c.relation in ("larger", "smaller") and not c.anchors:
@@ -734,7 +756,8 @@ def _words(c: Constraint) -> str:
     if c.relation in ("from-left", "from-right"):
         words = f"number {c.rank} {words}"
     if c.anchors and c.relation != "colour":
-        words += " the " + " and the ".join(a.noun for a in c.anchors)
+        joint = " than the " if c.relation in ("nearer", "farther") else " and the "
+        words += " the " + joint.join(a.noun for a in c.anchors)
     return ("not " if c.negated else "") + words
 
 
@@ -852,7 +875,7 @@ class LowConfidenceCandidates:
             ),
         ]
         self.min_answer = first_score(scores.answer)
-        self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
+        self._all = [replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
         self._confirmed = len(objects)
         self._same = overlap > ONE_THING_IOU
         self._rows: dict[str, list[int]] = {}
@@ -1078,6 +1101,15 @@ class Grounder:
         ]
         classes = self.classes
         return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
+
+    def answer_among(self, scene: PublishedScene, text: str, objects: Sequence[SceneObject]) -> Grounding:
+        """Answer a sentence about some objects, gone ones too, by their labels, names and colours alone."""
+        query = Query(text).parsed({o.label for o in objects})
+        colors = partial(_colors, scene.voxels)
+        by_name = with_user_names(query, objects)
+        if by_name is not None:
+            return by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
+        return ground_objects(query, objects, colors=colors)
 
     def prepare(self) -> None:
         """Load word tables, the reader's network and the network's text encoder, so that the first sentence is fast.

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 from embodied_perceptron.language.lexicon import (
+    UNITS,
     Word,
     cardinal,
     lexicon,
@@ -185,6 +186,7 @@ RELATIONS = (
     "beyond",
 )  # fmt: skip
 WITHOUT_OTHER = ("larger", "smaller", "within", "beyond")  # "taller than two metres", "within two metres of me"
+TWO_SIDED = ("between", "closest", "farthest")  # may have two landmarks: "closer to A than to B"
 VIEWPOINTS = ("at", "before", "from", "away")
 EVERY_NUMBER = "every-number"  # "both"
 NEGATION, EXCLUSION = "neg", "excl"
@@ -266,6 +268,7 @@ _FOR_SOMETHING = _SOMETHING | frozenset(  # first words of a use
 _ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
 _ONES = frozenset(("one", "ones"))
 _ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
+_LIKE_THE_TARGET = _ONE_LIKE_IT | word_set("articles")  # "between the red and the green one"
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
@@ -320,10 +323,13 @@ _IN_A_ROW = {
     "higher": "high", "lower": "low",
 }  # fmt: skip
 _SIZE_REACH = 4  # most words from a length to the dimension that it measures
+_COMPARATIVES = {"closest": "nearer", "farthest": "farther"}
+_FROM = frozenset(("from", "away", "off"))
 _HAVING = frozenset(("with", "has", "having"))
 _BACKWARDS = frozenset(("it", "them"))
 _COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
 _TO_THE_FLOOR = 4  # most words from a length to "the floor" that it is measured from
+_FACING, _AT_MOST = word_set("facing"), word_set("at_most")
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _COUNTING = frozenset(("counting", "counted", "starting", "from"))
@@ -331,8 +337,8 @@ _SIDES = {"left-of-me": "left-of-all", "right-of-me": "right-of-all"}  # with a 
 _DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
 _MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of the target
 _AXES = (
-    ("height", ("tall", "high", "height", "lower", "shorter")), ("width", ("wid", "narrow", "broad")),
-    ("elevation", ("floor", "ground")),
+    ("height", ("tall", "high", "height", "lower", "shorter")),
+    ("width", ("wid", "narrow", "broad", "diamet", "across")), ("elevation", ("floor", "ground")),
 )  # fmt: skip
 
 _Named = tuple[str, tuple[int, int], bool, bool]  # noun, span, plural, known
@@ -493,7 +499,7 @@ class Decoder:
         if named is None:
             tokens = [t for p in places for t in self._tokens(p)]
             span = self._span(places[0]) if places else (0, 0)
-            if self._target_noun and not _ONE_LIKE_IT.isdisjoint(tokens):  # "the chair next to the green one"
+            if self._target_noun and not _LIKE_THE_TARGET.isdisjoint(tokens):  # "the chair next to the green one"
                 return ObjectPhrase(self._target_noun, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
             return ObjectPhrase(ANYTHING, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
         noun, span, plural, known = named
@@ -726,6 +732,8 @@ class Decoder:
 
     def _is_of_length(self, i: int) -> bool:
         word = self.words[i].text
+        if i and any(word.startswith(unit) for unit, _ in UNITS) and cardinal([self.words[i - 1].text]) is not None:
+            return True  # "30" without its "centimetres"
         return word in ("and", "half") or (word not in ("a", "an") and cardinal([word]) is not None)
 
     def _measured(self, amounts: Sequence[Predicate]) -> list[Constraint]:
@@ -784,6 +792,8 @@ class Decoder:
         anchors = tuple(
             a for a in anchors if not (name == "with" and a.noun in _PARTS and a.noun not in self.labels)
         )  # parts have no boxes
+        if name == "within" and amount is not None and anchors and self._is_distance(t, amounts):
+            return [Constraint("distance", anchors, negated=t.denied, span=span, amount_m=amount)]
         if name in ("within", "beyond"):
             if amount is None:
                 return [Constraint("near" if name == "within" else "farthest", anchors, span=span)] if anchors else []
@@ -797,7 +807,9 @@ class Decoder:
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun == "wall":
             return [Constraint("wall", span=span, negated=t.denied)]
-        if name == "between" or len(anchors) == 1:
+        if len(anchors) == 2 and name in _COMPARATIVES and self._says("than", t, anchors):
+            name = _COMPARATIVES[name]  # "closer to the sink than to the door"
+        if name in ("between", *_COMPARATIVES.values()) or len(anchors) == 1:
             return [Constraint(name, anchors, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
 
@@ -805,10 +817,24 @@ class Decoder:
         """Name of the relation, or "near" for weaker words: "close to" is not closest, "from the bench" not on it."""
         tokens = self._tokens(t)
         from_it = [w.text for w in self.words[t.last : t.last + 1]] == ["it"]  # refers to the entity just described
+        if t.name in ("front", "across") and t.others and not _FACING.isdisjoint(tokens):
+            behind = any(e.number == t.others[0] and e.first >= t.last for e in self.graph.entities)
+            return "facing" if behind else "pointed-at"  # "that faces the sink", "that the sink faces"
         less = (t.name == "closest" and _CLOSE.issuperset(tokens)) or (
             t.name in ("on", "in") and tokens == ["from"] and not from_it
         )
         return "near" if less else t.name
+
+    def _is_distance(self, t: Predicate, amounts: Sequence[Predicate]) -> bool:
+        """Whether a length is the distance itself, no limit: "two metres from the door", not "within two metres"."""
+        first = min(a.first for a in (t, *amounts))
+        words = [w.text for w in self.words[max(0, first - 2) : t.last]]
+        return _AT_MOST.isdisjoint(words) and not _FROM.isdisjoint(self._tokens(t))
+
+    def _says(self, word: str, t: Predicate, anchors: Sequence[ObjectPhrase]) -> bool:
+        """Whether a word stands between a predicate and the last of its landmarks."""
+        last = max(a.span[0] for a in anchors)
+        return any(w.text == word and self.words[t.first].start <= w.start < last for w in self.words)
 
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)

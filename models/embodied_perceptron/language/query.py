@@ -39,6 +39,7 @@ from embodied_perceptron.language.meaning import (
     NEGATION,
     NO_ENTITY,
     TARGET,
+    TWO_SIDED,
     WITH_OTHER,
     WITHOUT_OTHER,
     Constraint,
@@ -533,7 +534,7 @@ READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensor
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
 _MOST_OTHERS = 3  # alternative readings
-_SECOND = 0.25  # least probability of a second landmark of "between"
+_SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]
 _Piece = tuple[str, int, int, float]  # kind, words [first, last), probability
 
@@ -827,7 +828,7 @@ def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> list
     if not ranked:
         return [((), 1.0)]
     total = max(sum(chance for _, chance in ranked), 1e-9)
-    if name == "between" and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
+    if name in TWO_SIDED and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
         both = tuple(sorted(number for number, _ in ranked[:2]))
         return [(both, (ranked[0][1] + ranked[1][1]) / total)]
     return [(() if number == NO_ENTITY else (number,), chance / total) for number, chance in ranked]

@@ -416,6 +416,29 @@ class Pairs:
             total += share * sigmoid((cosine - _SECTOR_COS) / 0.06)
         return total * near
 
+    def ahead(self, quarter_turns: int) -> F64:
+        """S score: target within the strip before the anchor (0), behind it (2), by the anchor's front."""
+        g = self.g
+        half = 0.5 * g.size[:, :2]  # (N, 2) along the own x and y
+        total = np.zeros(self.shape)
+        for k in range(4):
+            share = g.fronts[:, k][self.anchor]
+            if not (share > 0.01).any():
+                continue
+            side = g.sides[:, (k + quarter_turns) % 4]
+            beside = np.stack([-side[:, 1], side[:, 0]], axis=1)
+            wide, deep = (half[:, 0], half[:, 1]) if k % 2 == 0 else (half[:, 1], half[:, 0])
+            reach = 0.5 * (np.abs(beside)[self.anchor] * g.extent[:, :2][self.target]).sum(axis=-1)
+            aside = np.maximum(np.abs(self.along(beside)) - wide[self.anchor] - reach, 0.0)
+            before = sigmoid((self.along(side) - 0.6 * deep[self.anchor]) / 0.06)
+            total += share * before * sigmoid((0.25 - aside) / 0.08)
+        return total
+
+    @cached_property
+    def aimed(self) -> F64:
+        """S score: the anchor's front points at the target, whatever the distance."""
+        return self.ahead(0)
+
     def viewer_side(self, sign: float) -> F64:
         """S score: left (+1) or right (-1) of the anchor, seen by a viewer who faces its front."""
         g = self.g
@@ -522,6 +545,18 @@ def _across(p: Pairs) -> F64:
     return np.asarray(0.95 * apart * level + 0.05)
 
 
+def _facing(p: Pairs) -> F64:
+    """The target's front points at the anchor; opposite sides of the room for a target without front."""
+    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
+    return np.asarray(p.swapped.aimed * np.exp(-p.gap / 4.0) + (1.0 - oriented) * _across(p))
+
+
+def _pointed_at(p: Pairs) -> F64:
+    """The anchor's front points at the target, and the nearer the better; before an anchor without front."""
+    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
+    return np.asarray((p.aimed + (1.0 - oriented) * p.seen[1]) * np.exp(-p.gap_xy / 1.5))
+
+
 PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
@@ -537,6 +572,8 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-left": _side("own-left", 1),
     "own-right": _side("own-right", 3),
     "across": _across,
+    "facing": _facing,
+    "pointed-at": _pointed_at,
     "end": _end,
     "viewer-left": lambda p: p.viewer_side(1.0),
     "viewer-right": lambda p: p.viewer_side(-1.0),
@@ -550,7 +587,7 @@ REACH_M = {
     "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
     "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
     "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
-    "across": np.inf,
+    "across": np.inf, "facing": np.inf, "pointed-at": np.inf,
 }  # fmt: skip
 
 
@@ -567,7 +604,13 @@ def between(first: Pairs, second: Pairs) -> F64:
     inside = sigmoid((along - 0.1) / 0.05) * sigmoid((0.9 - along) / 0.05)
     near = np.exp(-(first.gap + second.gap) / 2.5)
     score = inside * np.exp(-np.maximum(across - width, 0.0) / 0.4) * (0.5 + 0.5 * near)
-    return np.asarray(score * first.different * second.different)
+    foot, top = g.low[:, 2], g.high[:, 2]
+    low = np.maximum(foot[first.anchor], foot[second.anchor])  # of what both anchors have in common
+    high = np.minimum(top[first.anchor], top[second.anchor])
+    off = np.maximum(foot[first.target] - np.maximum(high, low), np.minimum(low, high) - top[first.target])
+    score = score * np.exp(-np.maximum(off, 0.0) / 1.0)
+    carries = np.maximum(is_on(first.swapped), is_on(second.swapped))  # the table under both cups
+    return np.asarray(score * (1.0 - carries) * first.different * second.different)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -580,6 +623,7 @@ NEAR_M = 1.2  # gap at which half of the people would still say "next to"
 _BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # error of box heights
 _APART_M = 1.5  # largest gap of an object on, or above, another
+_KNOWN_FRONT = 0.9  # probability of a front that is known
 _UNKNOWN_SIDE = 0.5  # likelihood of a side without viewpoint and front
 
 
@@ -648,9 +692,26 @@ def is_beside(name: str) -> Relation:
             left = p.along(np.stack([-along[:, 1], along[:, 0]], axis=1))
             measure = {"front": -ahead, "behind": ahead, "left": left, "right": -left}[name]
             seen = sigmoid((measure / distance - 0.25) / 0.08)
+        if name in ("front", "behind"):  # a known front decides
+            known = g.fronts.max(axis=1, initial=0.0)[p.anchor] > _KNOWN_FRONT
+            return np.asarray(reach * np.where(known, p.ahead(turns), np.maximum(own, seen)))
         return np.asarray(reach * np.maximum(own, np.where(oriented > 0.9, 0.8, 1.0)[p.anchor] * seen))
 
     return holds
+
+
+def is_pointed_at(p: Pairs) -> F64:
+    """About as near, in the direction in which the anchor points, as the nearest object there."""
+    score = p.scores("pointed-at") * p.different
+    best = np.zeros(p.g.n)
+    np.maximum.at(best, np.broadcast_to(p.anchor, p.shape), score)
+    return np.asarray(sigmoid((score / np.maximum(best, 1e-3)[p.anchor] - 0.6) / 0.08))
+
+
+def is_facing(p: Pairs) -> F64:
+    """The target's front points at the anchor; undecided without a front."""
+    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
+    return np.asarray(p.swapped.aimed + (1.0 - oriented) * _UNKNOWN_SIDE)
 
 
 def _is_in_reach(p: Pairs) -> F64:
@@ -660,6 +721,8 @@ def _is_in_reach(p: Pairs) -> F64:
 LIKELIHOODS: dict[str, Relation] = {
     "near": is_near,
     "end": is_near,
+    "facing": is_facing,
+    "pointed-at": is_pointed_at,
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
     "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
@@ -675,6 +738,7 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
+    "facing": np.inf, "pointed-at": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
 }  # fmt: skip
@@ -682,7 +746,7 @@ LIKELIHOOD_REACH_M = {
 
 def is_between(score: F64) -> F64:
     """Likelihood from the score of :func:`between`."""
-    return sigmoid((score - 0.12) / 0.03)
+    return sigmoid((score - 0.18) / 0.04)
 
 
 def is_within(distance_m: F64, amount_m: float) -> F64:

@@ -48,14 +48,19 @@ _CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
 _PLAINLY = 1e-3  # below it a relation is searched beyond its reach
 _LIKELY = 0.3  # weight of a likely anchor
 _ANCHOR_THERE = 0.2  # below this weight an anchor is missing
+_HARDLY = 0.15  # likelihood below which a description of an anchor does not hold
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # may have several anchors
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
-_MEASURES = frozenset(("within", "beyond", "larger", "smaller", "measured"))
+_TWO_SIDED = frozenset(("between", "nearer", "farther"))
+_MEASURES = frozenset(("within", "beyond", "distance", "nearer", "farther", "larger", "smaller", "measured"))
 _WITH_BOARDS = frozenset(
     ("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving")
 )  # "on the shelf" may be inside its box
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
+_BESIDE = frozenset(("front", "behind", "left", "right", "pointed-at"))
+_CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
+_CLOSER_M = 0.05  # difference of distances that counts
 _SIZE_APART = 0.05  # difference of log sizes of equally large objects
 _SEEN_SO = 0.95  # probability of an observed state
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
@@ -65,7 +70,7 @@ WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
-    "across": 0.4, "end": 1.0,
+    "across": 0.4, "facing": 0.6, "pointed-at": 1.0, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
     "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
@@ -165,6 +170,7 @@ class Scorer:
         self.extra = extra
         self.noun = meaning.target.noun
         self._weights: dict[ObjectPhrase, F64] = {}
+        self._scorers: dict[ObjectPhrase, Scorer] = {}
         self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
         self._similar: dict[str, F64] = {}
         if self.noun == ANYTHING:
@@ -367,7 +373,7 @@ class Scorer:
             return ConstraintScore(c, self._measured(c))
         weights = [self.anchor_weights(anchor) for anchor in c.anchors]
         missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0.0) < _ANCHOR_THERE)
-        if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
+        if len(missing) == len(c.anchors) or (c.relation in _TWO_SIDED and missing):
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
             self._find_ends(c, weights)
@@ -377,11 +383,17 @@ class Scorer:
             return ConstraintScore(c, pairs.best(lies * weight))
         if c.relation in ("larger", "smaller", "same-colour"):
             return ConstraintScore(c, self._compared(c, np.maximum.reduce(weights)))
+        if c.relation in ("nearer", "farther"):
+            near = self._gap_to(weights[0], np.inf)
+            alike = c.anchors[1].noun == self.noun  # "nearer to the door than the green one"
+            far = near[int(weights[1].argmax())] if alike else self._gap_to(weights[1], np.inf)
+            sign = 1.0 if c.relation == "nearer" else -1.0
+            return ConstraintScore(c, sigmoid(sign * (far - near) / _CLOSER_M))
         if c.relation in _MEASURES:
-            weight = np.maximum.reduce(weights)
-            chosen = weight >= 0.5 * float(weight.max())
-            pairs = self.g.near(self.rows, np.flatnonzero(chosen), 2.0 * c.amount_m + 1.0)
-            far = -pairs.best(-np.where(pairs.different, pairs.gap, np.inf), none=-1e3)
+            far = self._gap_to(np.maximum.reduce(weights), 2.0 * c.amount_m + 1.0)
+            if c.relation == "distance":  # between the outlines or the centres
+                apart = self._gap_to(np.maximum.reduce(weights), 2.0 * c.amount_m + 1.0, centres=True)
+                return ConstraintScore(c, is_about(np.stack([far, apart]), c.amount_m))
             return ConstraintScore(c, (is_within if c.relation == "within" else is_more_than)(far, c.amount_m))
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
@@ -396,7 +408,17 @@ class Scorer:
             several = self._one_each(weight > 0)
             if int(several.sum()) >= 3:
                 holds = pairs.mean_of_best(quality * several[pairs.anchor], 3)
+        if self.noun == ANYTHING and c.relation in _BESIDE:  # the table before the couch, not the books on it
+            carried, on = self.g.related("on", self.rows, self.rows)
+            under = carried.best((on > 0.5) * carried.different * np.sqrt(holds[carried.anchor]))
+            holds = holds * (1.0 - _CARRIED * under)
         return ConstraintScore(c, holds)
+
+    def _gap_to(self, weight: F64, reach_m: float, centres: bool = False) -> F64:
+        """(N,) metres from each target to the nearest anchor, searched within ``reach_m``."""
+        pairs = self.g.near(self.rows, np.flatnonzero(weight >= 0.5 * float(weight.max())), reach_m)
+        apart = pairs.distance_xy if centres else pairs.gap
+        return -pairs.best(-np.where(pairs.different, apart, np.inf), none=-1e3)
 
     def _in_state(self, state: str) -> F64:
         """(N,) probability that each object has the state; NaN = unknown."""
@@ -454,14 +476,15 @@ class Scorer:
         """Store pairs of targets and one end, their scores of lying between both ends, and the weights of the ends."""
         g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
-        anchors = g.block(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
+        ends = [np.flatnonzero(w > max(0.3, 0.5 * float(w.max(initial=0.0)))) for w in (first, second)]
+        anchors = g.block(*ends)
         several = (anchors.target < anchors.anchor) if one_kind else (anchors.target != anchors.anchor)
         if int(several.sum()) <= _PAIRS_OF_ANCHORS:
             ends = anchors.where(several & (anchors.iou < BETWEEN_IOU))
             one, other = (Pairs(g, self.rows[:, None], end[None]) for end in (ends.target, ends.anchor))
             found = len(ends.target) > 0
         else:
-            one, other = self._joined(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
+            one, other = self._joined(*ends)
             ends = Pairs(g, one.anchor, other.anchor)
             apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
             apart &= ends.iou < BETWEEN_IOU
@@ -494,8 +517,7 @@ class Scorer:
             weight = np.where(exact, weight, 0.5 * weight)
         if not anchor.constraints or not (weight > _LIKELY).any():
             return weight
-        meaning = Meaning(self.meaning.text, anchor, anchor.constraints, self.meaning.speaker)
-        scorer = Scorer(meaning, self.g, self.labels, self.scores, self.colors, trust=self.trust)
+        scorer = self._scorer_of(anchor)
         for term in scorer.evidence().terms:
             likely, c = weight > _LIKELY, term.constraint
             holds = np.nan_to_num(term.satisfied, nan=0.5)
@@ -509,6 +531,33 @@ class Scorer:
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
+
+    def absent(self) -> ObjectPhrase | None:
+        """The first landmark that no object is, with its description; None where every landmark may be there."""
+        for c in self.meaning.constraints:
+            for anchor in c.anchors if c.weight >= 1.0 and not c.negated else ():
+                weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
+                if anchor.noun == ANYTHING:
+                    continue
+                if weight.max(initial=0.0) < _ANCHOR_THERE:
+                    return replace(anchor, constraints=())
+                if not anchor.constraints:
+                    continue
+                scorer = self._scorer_of(anchor)
+                nested = scorer.absent()
+                if nested is not None:
+                    return nested
+                fits = scorer.plausible(scorer.evidence())
+                if fits[weight >= 0.5 * weight.max()].max() < _HARDLY:
+                    return anchor
+        return None
+
+    def _scorer_of(self, anchor: ObjectPhrase) -> Scorer:
+        """A scorer whose target is the anchor."""
+        if anchor not in self._scorers:
+            meaning = Meaning(self.meaning.text, anchor, anchor.constraints, self.meaning.speaker)
+            self._scorers[anchor] = Scorer(meaning, self.g, self.labels, self.scores, self.colors, trust=self.trust)
+        return self._scorers[anchor]
 
     def _context(self) -> F64:
         """Mean log closeness to all other objects in the sentence."""

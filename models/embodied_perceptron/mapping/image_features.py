@@ -176,6 +176,23 @@ class ImageFeatures:
         found: NDArray[np.float32] = mean.cpu().numpy()
         return found
 
+    def look(
+        self, points_m: NDArray[np.float64], keyframe: Keyframe, channels: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features of (N, 3) points in one keyframe: (N, ``channels``) of the levels that together have at most so
+        many channels, coarsest first, padded with zeros; and (N,) whether the keyframe sees them."""
+        view, points = self.view(keyframe), torch.from_numpy(points_m).to(self._device)
+        radius_m, start = site_radius(1, self._site_size_m), 0
+        features, seen = torch.zeros(len(points), channels), torch.zeros(len(points), dtype=torch.bool)
+        for level in reversed(range(len(self._channels))):
+            end = start + self._channels[level]
+            if end <= channels:
+                sample = sample_view(view, level, points, self._sampling, radius_m)
+                features[sample.rows.cpu(), start:end] = sample.feats.float().cpu()
+                seen[sample.seen.cpu()] = True
+                start = end
+        return features.numpy(), seen.numpy()
+
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
         self._sums = StreamingLookup(self._channels, self._site_size_m, self._sampling, self._device)

@@ -58,6 +58,7 @@ from embodied_perceptron.results import (
     Certainty,
     Detections,
     FusionReport,
+    ObjectEvent,
     ObjectState,
     OccupancyGrid2d,
     Perception,
@@ -65,6 +66,7 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
+from embodied_perceptron.scene.identity import FEATURES, ImageSampler
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.navigation import (
     ApproachOptions,
@@ -93,6 +95,7 @@ class PublishedScene:
     Attributes:
         objects: confirmed objects.
         tentative: objects not confirmed yet.
+        gone: objects that are no longer there.
         voxels: the map, for colours of objects.
         prediction: of the network.
         seen: boxes of the prediction as low-confidence candidates; None after a correction of objects.
@@ -102,6 +105,7 @@ class PublishedScene:
 
     objects: tuple[SceneObject, ...] = ()
     tentative: tuple[SceneObject, ...] = ()
+    gone: tuple[SceneObject, ...] = ()
     voxels: VoxelSnapshot | None = None
     prediction: ScenePrediction | None = None
     seen: Detections | None = None
@@ -110,10 +114,9 @@ class PublishedScene:
 
     def with_objects(self, objects: Sequence[SceneObject], **others: Any) -> PublishedScene:
         """A copy with other ``objects`` of any state; ``others``: further attributes by name."""
-        confirmed, tentative = (
-            tuple(o for o in objects if o.state == state) for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE)
-        )
-        return replace(self, objects=confirmed, tentative=tentative, **others)
+        states = ObjectState.CONFIRMED, ObjectState.TENTATIVE, ObjectState.GONE
+        confirmed, tentative, gone = (tuple(o for o in objects if o.state == state) for state in states)
+        return replace(self, objects=confirmed, tentative=tentative, gone=gone, **others)
 
     def approach(
         self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
@@ -133,6 +136,8 @@ _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"
 _MAX_LABELS_BYTES = 64 * 2**20
 _LOG = logging.getLogger(__name__)
 LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
+_STATES = (*ObjectState.ALL, ObjectState.GONE)
+_RECENT = 3  # keyframes in which the appearance of objects is measured
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
 
@@ -361,12 +366,21 @@ class LiveMap:
         now = scene.cameras.stamp_ns if now_ns is None else self._frame.now(now_ns)
         camera_m, radius_m = scene.cameras.camera_m, self.config.volume.radius_m
         region = None if prediction is None else prediction.region
+        events: tuple[ObjectEvent, ...] = ()
         if found is not None:
             if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm)
+            image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
+            events = self._objects.update(
+                *(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm, image)
+            )
+            newest = scene.cameras.newest
+            if newest is not None:
+                events = tuple(
+                    replace(e, stamp_ns=self._frame.stamp_of(newest.frame.camera, e.stamp_ns)) for e in events
+                )
         clock.lap("objects")
-        diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
+        diagnostics = tuple(reason for reason in (self.volume.fault, self._objects.doubt) if reason)
         cells: SemanticVoxels | None
         if prediction is None:
             cells, for_grid = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m), None
@@ -380,11 +394,22 @@ class LiveMap:
         clock.lap("semantic")
         grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid, self._columns)
         clock.lap("grid")
-        perception = self._perception(scene, cells, grid, clock.stage_ms, diagnostics)
+        perception = self._perception(scene, cells, grid, clock.stage_ms, diagnostics, events)
         seen = None if prediction is None else prediction.detections
         self._publish(voxels=scene.voxels, prediction=prediction, seen=seen, grid=grid)
         clock.lap("objects")
         return perception
+
+    def _image_sampler(self, keyframes: Sequence[Keyframe]) -> ImageSampler | None:
+        """Features of the newest keyframes, which the network has read."""
+        features = self.volume.features
+        if features is None:
+            return None
+
+        def sample(points_m: NDArray[np.float64]) -> list[tuple[NDArray[np.float32], NDArray[np.bool_], Any]]:
+            return [(*features.look(points_m, k, FEATURES), k.T_world_camera[:3, 3]) for k in keyframes[-_RECENT:]]
+
+        return sample
 
     def recall(self) -> Perception:
         """See :meth:`Perceptron.recall`."""
@@ -404,13 +429,15 @@ class LiveMap:
         grid: OccupancyGrid2d,
         stage_ms: dict[str, float],
         diagnostics: tuple[str, ...],
+        events: tuple[ObjectEvent, ...] = (),
     ) -> Perception:
         newest, stamp_ns = scene.cameras.newest, 0
         if scene.cameras.poses:
             camera, (map_ns, _) = max(scene.cameras.poses.items(), key=lambda item: item[1][0])
             stamp_ns = self._frame.stamp_of(camera, map_ns)
         return Perception.of(
-            self._objects.objects(),
+            self._objects.objects(_STATES),
+            events=events,
             stamp_ns=stamp_ns,
             semantic=cells,
             grid=grid,
@@ -424,7 +451,9 @@ class LiveMap:
     def _publish(self, **parts: Any) -> None:
         """Publish the present objects and ``parts`` of :class:`PublishedScene` in the same world; other parts are
         None."""
-        self.published = PublishedScene(T_world_map=self.T_world_map).with_objects(self._objects.objects(), **parts)
+        self.published = PublishedScene(T_world_map=self.T_world_map).with_objects(
+            self._objects.objects(_STATES), **parts
+        )
 
     def _publish_changed(self, volume: VolumeCopy) -> None:
         """Publish after voxels were moved or removed, without the outdated prediction and grid."""
@@ -498,6 +527,7 @@ class LiveMap:
             self._places, self._search, self.loaded_from = places, search, path
             self._objects, self._semantic, self._frame = objects, semantic, frame
             self._files[os.path.realpath(path)] = saved.state
+            self._objects.know_places(self.volume.copy().snapshot())
             self._publish()
             labels = self._labels()
         if was_interrupted(labels_path(path)):
@@ -606,7 +636,7 @@ class LiveMap:
     def _edit(self, change: Callable[[], SceneObject]) -> SceneObject:
         with self.scene_lock:
             thing = change()
-            self.published = self.published.with_objects(self._objects.objects(), seen=None)
+            self.published = self.published.with_objects(self._objects.objects(_STATES), seen=None)
         return thing
 
     def statistics(self) -> VolumeStatistics:

@@ -16,9 +16,10 @@ name and box are probably right; then *confirmed*; *stale* when existence has be
 looks occupied. Ids count up from 1 and are never reused within a map; equal updates give equal ids.
 
 Detections and objects are assigned one to one by :func:`~.suppression.association_affinity`: a part never takes the
-identity of a whole, and similar objects side by side stay apart. A moved object keeps its id while its new box overlaps
-the old one enough; otherwise the old object is removed once its place is seen empty, and the new place gets a new id.
-So does an object that replaces another one, once extent or name no longer fit.
+identity of a whole, and similar objects side by side stay apart. An object that no longer fits at its place, and one
+whose place is seen empty, is *gone*: it is remembered with its appearance and its history, and a new object that is
+clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
+new object has an id of its own and says which earlier ones it may be.
 
 The cost of an update depends on the objects near the window, found through a grid over the ground; objects elsewhere do
 not change, not even their age.
@@ -27,6 +28,7 @@ not change, not even their age.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,11 +63,33 @@ from embodied_perceptron.geometry.suppression import (
     touching_pairs,
 )
 from embodied_perceptron.inference.naming import published_name
+from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.plain_values import MAX_NAME
 from embodied_perceptron.recordings.tensor_files import parse_json
-from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.results import (
+    UNNAMED,
+    Detections,
+    EventKind,
+    HistoryEntry,
+    ObjectEvent,
+    ObjectState,
+    SceneObject,
+    VoxelSnapshot,
+)
+from embodied_perceptron.scene import history
+from embodied_perceptron.scene.changes import displacement
+from embodied_perceptron.scene.history import History, MappedSince
+from embodied_perceptron.scene.identity import (
+    WEIGHTS,
+    Appearance,
+    Identified,
+    ImageSampler,
+    differences,
+    log_odds,
+    match,
+)
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -286,6 +310,7 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
 _MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
+_PASSING = ("published", "looked_at", "begun_ns", "begun_at", "anchor")  # fields of a track that files do not have
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
@@ -365,6 +390,11 @@ class Track:
     user_name: str = ""
     user_label: str = ""  # corrected by a user
     names: dict[str, float] = field(default_factory=dict)  # posteriors of all names, summed
+    history: History = ()  # empty = never confirmed
+    appearance: Appearance = field(default_factory=Appearance)
+    maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
+    begun_at: int = 0  # number of the update that found it first; not kept in files
+    anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # cached; None = outdated
@@ -413,7 +443,24 @@ class Track:
         self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
         self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
+        self.appearance.absorb(other.appearance)
         self.published = None
+
+    def as_identified(self) -> Identified:
+        return Identified(self.appearance, self.box, self.names or self.votes)
+
+    @property
+    def announced(self) -> str:
+        """Its name in the last entry of its history that has one."""
+        named = (EventKind.FOUND, EventKind.APPEARED, EventKind.RENAMED)
+        return next((e.words for e in reversed(self.history) if e.kind in named), "")
+
+    def note(self, stamp_ns: int, kind: str, probability: float = 1.0, words: str = "", reason: str = "") -> None:
+        """Add an entry to the history; time never goes back in it."""
+        stamp_ns = max(stamp_ns, history.newest([self.history]))
+        x, y, z = self.box[:3].tolist()
+        entry = HistoryEntry(stamp_ns, kind, (x, y, z), probability, words, reason)
+        self.history, self.published = history.extended(self.history, entry), None
 
     def probability(self, config: TrackingConfig, reference: float) -> float:
         return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config.estimates)
@@ -425,8 +472,11 @@ class Track:
             label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
             category = known if label != known else ""
             names = ((label, score),) if self.user_label else best_names(self.names, label, score, name_of)
+            maybe = tuple(sorted(self.maybe.items(), key=lambda item: -item[1]))
             self.published = SceneObject(
-                self.id, label, score, box, self.state, seen_ns, self.user_name, category, names
+                *(self.id, label, score, box, self.state, seen_ns, self.user_name, category, names),
+                maybe_same_as=maybe,
+                history=self.history,
             )
         return self.published
 
@@ -454,16 +504,30 @@ def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) 
 
 def track_from_json(entry: dict[str, Any]) -> Track:
     """A track of a map file. Raises ``ValueError`` naming the object and the invalid field."""
-    for name in ("published", "looked_at", "begun_ns"):
+    for name in _PASSING:
         if name in entry:
             raise ValueError(f"object {entry.get('id')} has an unknown field: {name}")
-    track = Track(**{**entry, "box": checked_box(entry["box"], f"object {entry.get('id')}")})
+    entry, past = dict(entry), {}
+    for name, read in (("history", history.from_list), ("appearance", Appearance.from_list), ("maybe", _maybe)):
+        if name in entry:
+            value = entry.pop(name)
+            try:
+                past[name] = read(value)
+            except ValueError as error:  # the object is worth more than its past
+                _LOG.warning("object %s: its %s cannot be read and is left out: %s", entry.get("id"), name, error)
+    track = Track(**{**entry, **past, "box": checked_box(entry["box"], f"object {entry.get('id')}")})
     try:
         _check_fields(track)
     except ValueError as error:
         raise ValueError(f"object {track.id}: {error}") from None
     track.box = canonical_boxes(track.box[None])[0]
     return track
+
+
+def _maybe(rows: Any) -> dict[int, float]:
+    """(id, probability) of the earlier objects that an object may be."""
+    pairs = [plain_values.sequence(row, "maybe") for row in plain_values.sequence(rows, "maybe")]
+    return {plain_values.whole(i, "maybe", 1, MAX_ID): plain_values.number(p, "maybe", 0.0, 1.0) for i, p in pairs}
 
 
 def _check_fields(track: Track) -> None:
@@ -486,8 +550,10 @@ def _check_fields(track: Track) -> None:
     for what, sums in (("votes", track.votes), ("names", track.names)):
         for name, value in sums.items():
             number(value, f"{what} of {plain_values.words(name, f'a name in {what}')!r}", 0.0, 1e18)
-    if track.state not in ObjectState.ALL:
+    if track.state not in (*ObjectState.ALL, ObjectState.GONE):
         raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
+    if track.state == ObjectState.GONE and not track.history:  # its history was damaged
+        track.note(track.found_ns, EventKind.LEFT)
     for words, what in ((track.user_name, "name"), (track.user_label, "label")):
         if not isinstance(words, str):
             raise ValueError(f"the {what} must be a text, got {words!r:.100}")
@@ -498,7 +564,16 @@ def _check_fields(track: Track) -> None:
 # --------------------------------------------------------------------------------------------------------------------
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
-_VERSION = 5
+_VERSION = 6
+_LOG = logging.getLogger(__name__)
+_MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 256, 1000  # objects that are remembered, that may be earlier ones; old ids
+_LOOKS = 8  # appearances measured in an update
+_WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
+_MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
+_STEADY = 6  # detections after which a box has its final place
+_LIKE = 0.8  # root mean square of the log ratios of extents; objects that differ more are never one
+_UNSEEN = -3.0  # log-odds that an object moved whose place nobody saw empty
+_MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
 _CELL_M = 2.0  # of the grid over the ground; most objects lie in one to four cells
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
@@ -546,6 +621,17 @@ class ObjectMap:
         self._updated_ns = 0
         self._updates = 0
         self.corrections = Corrections()
+        self._forget_past()
+
+    def _forget_past(self) -> None:
+        self._gone: dict[int, Track] = {}  # in the order in which they left
+        self._fresh: dict[int, Track] = {}  # confirmed in this session; each may turn out to be an earlier object
+        self._former: dict[int, int] = {}  # id -> id of the object that it turned out to be
+        self._since = MappedSince()
+        self._rebuilt = False  # the map's voxels were moved
+        self._waiting: list[tuple[int, ObjectEvent]] = []  # when it is due
+        self._loaded, self._again, self._lost = set[int](), set[int](), set[int]()  # ids of a loaded map
+        self._away = set[int]()  # ids that were gone when the map was loaded
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -558,7 +644,20 @@ class ObjectMap:
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
-        return tuple(t.as_object(self.config, self.name_of) for t in self._tracks.values() if t.state in wanted)
+        gone = self._gone.values() if ObjectState.GONE in wanted else ()
+        tracks = (*self._tracks.values(), *gone)
+        return tuple(t.as_object(self.config, self.name_of) for t in tracks if t.state in wanted)
+
+    @property
+    def doubt(self) -> str:
+        """Why moves are not believed; empty = they are."""
+        lost, again = len(self._lost), len(self._again)
+        if lost < _MANY_LOST or lost <= again:
+            return ""
+        return (
+            f"{lost} objects of the loaded map are not where it says, {again} are: is it the map of this place, and "
+            "does it lie where it belongs? Until more are found again, no object counts as moved"
+        )
 
     def probabilities(self, even: float, states: Iterable[str] = ObjectState.ALL) -> tuple[float, ...]:
         """Scores of :meth:`objects` if boxes with score ``even`` were right half of the time."""
@@ -575,7 +674,8 @@ class ObjectMap:
         looked_at: Region | None = None,
         scores: ScorePolicy = EVERY_SCORE,
         confirm: bool = False,
-    ) -> None:
+        image: ImageSampler | None = None,
+    ) -> tuple[ObjectEvent, ...]:
         """Associate the detections of one perception with the objects.
 
         Args:
@@ -589,6 +689,9 @@ class ObjectMap:
             scores: below ``publish`` a detection starts no object, below ``keep`` it is ignored. An object with a lower
                 score than ``keep`` becomes tentative, unless a user named it, until its score is a quarter above.
             confirm: one detection confirms an object.
+            image: features of recent images, for the appearance of objects; None = without.
+
+        Returns the changes that are certain enough by now, in the order of time.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.existence.pause_s:
@@ -612,6 +715,12 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
                 self._grid.put(track.id, track.box)
+        self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns, image)
+        due = [event for at_ns, event in self._waiting if at_ns <= now_ns]
+        self._waiting = [(at_ns, event) for at_ns, event in self._waiting if at_ns > now_ns]
+        if self.doubt:
+            due = [event for event in due if event.id not in self._loaded]
+        return tuple(sorted(due, key=lambda event: event.stamp_ns))
 
     def history(self, number: int) -> ObjectHistory:
         """Evidence for an object's state and name. Raises ``LookupError`` for an unknown id."""
@@ -649,6 +758,7 @@ class ObjectMap:
         return gone
 
     def _tracked(self, number: int) -> Track:
+        number = self._former.get(number, number)
         if number not in self._tracks:
             raise LookupError(f"there is no object {number}")
         return self._tracks[number]
@@ -659,6 +769,7 @@ class ObjectMap:
         gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
         for track in gone:
             self._remove(track)
+            self._waiting = [(at_ns, e) for at_ns, e in self._waiting if e.id != track.id]
         self.corrections.forget_inside(box)
         return tuple(t.id for t in gone)
 
@@ -667,13 +778,16 @@ class ObjectMap:
 
         ``motion_at(stamp_ns)``: (4, 4) rigid motion, old world -> new world, of data from that time.
         """
-        for track in self._tracks.values():
+        self._rebuilt = True
+        for track in (*self._tracks.values(), *self._gone.values()):
             track.is_back = True  # the map was rebuilt from keyframes and is thinner, as at a place seen again
+            track.history, track.anchor = history.moved(track.history, motion_at), None
             T = motion_at(track.last_seen_ns or track.found_ns)
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
                 track.box, track.published = canonical_boxes(moved)[0], None
-                self._grid.put(track.id, track.box)
+                if track.state != ObjectState.GONE:
+                    self._grid.put(track.id, track.box)
         self.corrections.move(motion_at)
 
     def clear(self) -> None:
@@ -683,6 +797,11 @@ class ObjectMap:
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
+        self._forget_past()
+
+    def know_places(self, snapshot: VoxelSnapshot) -> None:
+        """Take the voxels of a loaded map for known: what is found later elsewhere was put there."""
+        self._since.known(blocks_of(snapshot))
 
     # ------------------------------------------------------------------------------------------------------- matching
 
@@ -770,6 +889,7 @@ class ObjectMap:
             state=ObjectState.TENTATIVE,
             found_ns=now_ns,
             begun_ns=now_ns,
+            begun_at=self._updates,
             unfound_s=0.0,
             last_seen_ns=0,
             support=0.0,
@@ -785,6 +905,154 @@ class ObjectMap:
     def _remove(self, track: Track) -> None:
         del self._tracks[track.id]
         self._grid.remove(track.id)
+        self._fresh.pop(track.id, None)
+
+    # ----------------------------------------------------------------------------------------------------------- past
+
+    def _leave(self, track: Track, reason: str, probability: float) -> None:
+        """Remove an object that is not there any more, and remember it if it was ever confirmed."""
+        before = track.as_object(self.config, self.name_of)
+        self._remove(track)
+        if not track.history:
+            return
+        track.note(self._updated_ns, EventKind.LEFT, probability, "", reason)
+        track.state = ObjectState.GONE
+        self._gone[track.id] = track
+        while len(self._gone) > _MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        if track.id in self._loaded:
+            self._lost.add(track.id)
+        self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
+
+    def _wait(
+        self, track: Track, kind: str, before: SceneObject | None, after: SceneObject | None, formerly: int = 0
+    ) -> None:
+        entry = track.history[-1]
+        event = ObjectEvent(entry.stamp_ns, kind, track.id, before, after, entry.probability, entry.reason, formerly)
+        wait_ns = _WAIT_NS if kind in (EventKind.APPEARED, EventKind.LEFT) else 0
+        self._waiting.append((self._updated_ns + wait_ns, event))
+
+    def _remember(
+        self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int, image: ImageSampler | None
+    ) -> None:
+        """Update appearances and histories after a perception, and find out which new objects are earlier ones."""
+        blocks = blocks_of(snapshot)
+        if self._rebuilt:
+            self._since.known(blocks)
+            self._rebuilt = False
+        self._since.update(blocks, now_ns)
+        found = [t for t in near if t.id in seen]
+        self._again |= self._loaded & seen
+        due = [t for t in found if t.found <= 4 or t.found % 8 == 0]
+        for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
+            track.appearance.look(track.box, snapshot, image)
+        news = any(t.history and t.history[-1].stamp_ns >= now_ns for t in self._gone.values())
+        for track in near:
+            if track.state != ObjectState.CONFIRMED:
+                continue
+            if track.history:
+                self._follow(track, now_ns)
+                news |= track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
+            else:
+                self._introduce(track, self._since.is_put_there(track.box, blocks))
+                news = True
+        if news and self._fresh and not self.doubt:
+            self._identify()
+
+    def _introduce(self, track: Track, is_put_there: bool) -> None:
+        """Begin the history of a newly confirmed object."""
+        kind = EventKind.APPEARED if is_put_there else EventKind.FOUND
+        reason = "its place was in the map before, without it" if is_put_there else "first seen with its place"
+        track.note(track.begun_ns, kind, track.probability(self.config, track.reference), track.label, reason)
+        track.anchor = track.box.copy()
+        self._fresh[track.id] = track
+        while len(self._fresh) > _MAX_FRESH:
+            del self._fresh[next(iter(self._fresh))]
+        if is_put_there:
+            self._wait(track, kind, None, track.as_object(self.config, self.name_of))
+
+    def _follow(self, track: Track, now_ns: int) -> None:
+        """Note that an object moved while it was followed, or has another name."""
+        if track.anchor is None or track.found < _STEADY:
+            track.anchor = track.box.copy()
+        elif not track.missed and np.linalg.norm(displacement(track.anchor, track.box)) >= _MOVED_M:
+            before = replace(track.as_object(self.config, self.name_of), box=track.anchor)
+            track.anchor = track.box.copy()
+            track.note(now_ns, EventKind.MOVED, 1.0, "", "followed while it moved")
+            self._wait(track, EventKind.MOVED, before, track.as_object(self.config, self.name_of))
+        name, announced = track.label, track.announced
+        if name != announced and track.is_settled(self.config.estimates):
+            after = track.as_object(self.config, self.name_of)
+            share = 1.0 if track.user_label else track.name_share(name)
+            track.note(now_ns, EventKind.RENAMED, share, name, f"it was {announced}" if announced else "")
+            if announced != UNNAMED:
+                self._wait(track, EventKind.RENAMED, replace(after, label=announced), after)
+
+    def _identify(self) -> None:
+        """Continue gone objects by new ones that are clearly the same, and note which others may be."""
+        new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED]
+        if not new:
+            return
+        begun_at, begun_ns = min(t.begun_at for t in new), max(t.begun_ns for t in new)
+        gone = [t for t in self._gone.values() if t.last_seen_ns < begun_ns]
+        unseen = [t for t in self._tracks.values() if t.history and t.id not in self._fresh and t.looked_at < begun_at]
+        old = gone + unseen
+        if not old:
+            return
+        sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
+        near = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2)) < _LIKE
+        odds = np.full((len(new), len(old)), -np.inf)
+        views = [t.appearance.views for t in (*self._tracks.values(), *gone) if len(t.appearance.views)]
+        mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
+        for n, m in zip(*np.nonzero(near), strict=True):
+            a, b = new[n], old[m]
+            if b.last_seen_ns >= a.history[0].stamp_ns:  # both were seen at one time
+                continue
+            put_there = a.history[0].kind == EventKind.APPEARED
+            odds[n, m] = log_odds(differences(a.as_identified(), b.as_identified(), mean_view))
+            odds[n, m] += WEIGHTS.newly_there if put_there else WEIGHTS.discovered
+            odds[n, m] += 0.0 if m < len(gone) else _UNSEEN
+        winners, probability = match(odds)
+        for n, track in enumerate(new):
+            if n in winners and winners[n][0] < len(gone):
+                self._continue(old[winners[n][0]], track, winners[n][1])
+                continue
+            maybe = {old[m].id: round(float(p), 3) for m, p in enumerate(probability[n]) if p >= WEIGHTS.mentioned}
+            if maybe != track.maybe:
+                track.maybe, track.published = maybe, None
+
+    def _continue(self, old: Track, new: Track, probability: float) -> None:
+        """Let a new object be a gone one: it takes its id, name and history."""
+        del self._gone[old.id]
+        self._remove(new)
+        before, formerly = old.as_object(self.config, self.name_of), new.id
+        waiting = {e.id for _, e in self._waiting if e.kind == EventKind.LEFT}
+        self._waiting = [(at_ns, e) for at_ns, e in self._waiting if e.id not in (old.id, new.id)]
+        self._former = {k: old.id if v == new.id else v for k, v in [*self._former.items(), (new.id, old.id)]}
+        self._former = dict([*self._former.items()][-_MAX_FORMER:])
+        for track in self._tracks.values():
+            if new.id in track.maybe or old.id in track.maybe:
+                track.maybe.pop(new.id, None)
+                track.maybe.pop(old.id, None)
+                track.published = None
+        stamp_ns = new.history[0].stamp_ns
+        unannounced = old.id in waiting
+        new.id, new.maybe, new.published = old.id, {}, None
+        new.history = old.history[:-1] if unannounced else old.history
+        new.user_name, new.user_label = new.user_name or old.user_name, new.user_label or old.user_label
+        new.votes, new.names = _added(old.votes, new.votes, 1.0), _added(old.names, new.names, 1.0)
+        new.appearance.absorb(old.appearance)
+        self._lost.discard(old.id)
+        self._tracks[new.id] = new
+        self._tracks = dict(sorted(self._tracks.items()))
+        self._grid.put(new.id, new.box)
+        stays = float(np.linalg.norm(displacement(old.box, new.box))) < _MOVED_M
+        if stays and unannounced:
+            return
+        kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
+        reason = "its old place is empty, and it looks the same"
+        new.note(stamp_ns, kind, round(probability, 3), "", reason)
+        self._wait(new, kind, before, new.as_object(self.config, self.name_of), formerly)
 
     # ------------------------------------------------------------------------------------------------------ existence
 
@@ -843,7 +1111,10 @@ class ObjectMap:
                 rate = self._miss_rate(track, [looked[k] for k in others[i]], covered[i])
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
                     gone.add(track.id)
-                    self._remove(track)
+                    kept = track.unfound_s <= self.config.existence.max_unfound_s
+                    self._leave(
+                        track, *(("its place was seen empty", 0.95) if kept else ("it was not found again", 0.5))
+                    )
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
@@ -931,6 +1202,9 @@ class ObjectMap:
             if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
+                if b.history and (not a.history or b.history[0].stamp_ns < a.history[0].stamp_ns):
+                    a.history = b.history
+                self._former[b.id] = a.id
         for i in gone:
             self._remove(self._tracks[i])
 
@@ -939,9 +1213,11 @@ class ObjectMap:
     def to_json(self) -> str:
         """All objects with their history as JSON text; :meth:`load_json` restores them exactly."""
         tracks = []
-        for track in self._tracks.values():
-            entry = {**vars(track), "box": track.box.tolist()}
-            del entry["published"], entry["looked_at"], entry["begun_ns"]
+        for track in sorted((*self._tracks.values(), *self._gone.values()), key=lambda t: t.id):
+            entry = {**vars(track), "box": track.box.tolist(), "history": history.to_list(track.history)}
+            entry |= {"appearance": track.appearance.to_list(), "maybe": sorted(track.maybe.items())}
+            for name in _PASSING:
+                del entry[name]
             tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
         data["corrections"] = self.corrections.to_list()
@@ -956,7 +1232,7 @@ class ObjectMap:
         try:
             data = plain_values.mapping(parse_json(text, source), "objects")
             version = data["version"]
-            if version not in (1, 2, 3, 4, _VERSION):
+            if version not in range(1, _VERSION + 1):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [
                 track_from_json(upgraded_entry(entry, version, self.config.estimates))
@@ -971,9 +1247,14 @@ class ObjectMap:
         if ids != sorted(set(ids)) or any(not 0 < i < next_id for i in ids):
             raise ValueError(f"objects cannot be read: ids {ids} do not ascend within 1..{next_id - 1}")
         self.clear()
-        self._tracks = {t.id: t for t in tracks}
-        for track in tracks:
+        self._tracks = {t.id: t for t in tracks if t.state != ObjectState.GONE}
+        gone = sorted((t for t in tracks if t.state == ObjectState.GONE), key=lambda t: t.history[-1].stamp_ns)
+        self._gone = {t.id: t for t in gone}
+        for track in self._tracks.values():
+            if track.state == ObjectState.CONFIRMED and not track.history:  # a map of an older version
+                track.note(track.found_ns, EventKind.FOUND, words=track.label)
             self._grid.put(track.id, track.box)
+        self._loaded, self._away = set(self._tracks), set(self._gone)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections
 

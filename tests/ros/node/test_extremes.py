@@ -34,7 +34,7 @@ def test_eight_cameras_are_fused_each() -> None:
             rig.frame()
         rig.wait(fused=24)
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_a_clock_at_1970_is_a_clock() -> None:
@@ -47,7 +47,7 @@ def test_a_clock_at_1970_is_a_clock() -> None:
             rig.frame()
         rig.wait(fused=5)
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_at_200_hz_every_frame_is_fused_or_counted() -> None:
@@ -65,14 +65,14 @@ def test_at_200_hz_every_frame_is_fused_or_counted() -> None:
         assert set(counts.dropped) <= {"overload", "queue_full"}
         assert counts.fused > 3
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_an_inbox_nobody_empties_stays_within_its_memory() -> None:
     """A worker that hangs (saving to a slow disk, say) at 200 Hz."""
     now = [0.0]
     rig = Rig()
-    rig.worker.stop()
+    rig.close()
     config = SynchronizerConfig(queue_mib=1.0)
     poses = CameraPoses(rig.transforms, "odom")
     cameras = [camera_parameters("camera")]
@@ -101,4 +101,4 @@ def test_a_map_goes_on_after_a_save_that_failed(tmp_path: Path) -> None:
         again.load(tmp_path / "a.map")
         assert len(again.volume) == len(rig.perceptron.volume) > 100
     finally:
-        rig.worker.stop()
+        rig.close()

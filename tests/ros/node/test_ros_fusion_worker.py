@@ -40,7 +40,7 @@ pytestmark = pytest.mark.ros
 def rig():
     rig = Rig()
     yield rig
-    rig.worker.stop()
+    rig.close()
     assert not [t for t in threading.enumerate() if t.name == "fusion" and t.is_alive()]
 
 
@@ -65,7 +65,7 @@ names, at = ("chair", "table"), np.zeros((2, 3), np.float32)
 cells = SemanticVoxels(0.16, at, np.zeros((2, 3), np.uint8), np.zeros(2, np.int32), np.zeros(2, np.float32), names)
 names_from_boxes(cells, Detections(np.array([[0, 0, 0, 1, 1, 1, 0.3, 0, 0]]), np.ones(1), ("table",)))
 after = compiled()
-rig.worker.stop()
+rig.close()
 assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
 """
 
@@ -313,7 +313,7 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
         assert set(rig.inbox.counts.dropped) == {"time_jump"}
         assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -372,7 +372,7 @@ def test_depth_of_plus_inf_frees_the_view_unless_the_driver_means_invalid(means_
         left = rig.perceptron.statistics().voxels
         assert left == voxels if means_invalid else left < 0.1 * voxels  # all but the border of the view
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeypatch):
@@ -400,7 +400,7 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
         assert rig.worker._thread.is_alive()
         assert rig.health.counted("internal_errors") == 1
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_a_camera_out_of_the_map_s_reach_is_a_drop_that_names_the_cause(rig):
@@ -511,7 +511,7 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
         wait_until(lambda: rig.inbox.counts.received == sent and rig.inbox.counts.pending == 0, 20, f"{fused}")
         counts = rig.inbox.counts
     finally:
-        rig.worker.stop()
+        rig.close()
     assert set(fused) == set(cameras)
     assert max(fused.values()) - min(fused.values()) <= backlog + 1, fused
     assert counts.fused == fused.total()
@@ -556,7 +556,7 @@ def test_late_transforms_lose_nothing_at_any_rate(hz, late_s, least):
         assert counts.fused >= least * len(sent)
         assert counts.dropped == ({} if least else {"pose_timeout": len(sent)})
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_a_slow_camera_loses_nothing_beside_a_fast_one():

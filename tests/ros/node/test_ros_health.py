@@ -48,7 +48,7 @@ LATER_NS = itertools.count(0, 10**10)
 def rig():
     rig = Rig()
     yield rig
-    rig.worker.stop()
+    rig.close()
 
 
 def areas_of(health: Health, state: str = "active", counts: FrameCounts | None = None, **areas):
@@ -194,7 +194,7 @@ def test_undecoded_messages_are_bounded_by_memory():
 
 def test_one_bound_of_memory_holds_for_all_that_waits(rig):
     """Frames that wait for their pose leave that much less room to messages, and ready ones are the first to go."""
-    rig.worker.stop()
+    rig.close()
     frame_bytes = 80 * 60 * (3 + 4)
     rig.inbox._max_bytes = 10 * frame_bytes
     rig.backlog, rig.transforms.early = 100, True

@@ -175,11 +175,12 @@ class Harness:
         self.health = Health("test")
         self.error: Exception | None = None
         self.asked: Callable[[Query], None] = lambda query: None
+        self.watchdog = Watchdog(self.health, ThrottledLog(logging.getLogger("test")))
         self.worker = QueryWorker(
             self.ask,
             self.deliver,
             logging.getLogger("test"),
-            Watchdog(self.health, ThrottledLog(logging.getLogger("test"))),
+            self.watchdog,
             queue_size=limits.get("queue_size", 8),
             max_standing=limits.get("max_standing", 2),
         )
@@ -209,6 +210,7 @@ def harness():
     yield h
     h.gate.set()
     h.worker.stop("over")
+    h.watchdog.stop()
 
 
 def found(*ids: int) -> Grounding:

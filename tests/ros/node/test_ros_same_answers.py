@@ -90,10 +90,10 @@ class Asker:
             default_top_k=None, fusion_frame="odom", output_frame="odom", viewpoint_frame="", query_queue_size=100,
             max_standing_queries=2, max_queries_hz=1000.0, robot_radius_m=0.25,
         )  # fmt: skip
-        health = Health("test")
+        self.watchdog = Watchdog(Health("test"), ThrottledLog(self.node.get_logger()))
         self.interface = GroundingInterface(
             self.node, perceptron_with_names(), SimpleNamespace(), lambda: parameters, lambda name: "",
-            Watchdog(health, ThrottledLog(self.node.get_logger())),
+            self.watchdog,
         )  # fmt: skip
         self.interface.open()
         self.executor = MultiThreadedExecutor(2, context=self.context)
@@ -107,6 +107,7 @@ class Asker:
         self.executor.shutdown()
         self.thread.join(5)
         self.interface.destroy()
+        self.watchdog.stop()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 

@@ -96,7 +96,7 @@ def test_it_stops_while_it_imports(tmp_path: Path, after_s: float) -> None:
 def shared_memory_of(pid: int) -> set[Path]:
     """Segments that a process has mapped; alone in its domain they are its own. Those of ports are of the machine."""
     maps = Path(f"/proc/{pid}/maps").read_text()
-    return {Path(path) for path in re.findall(r"/dev/shm/fastdds_[0-9a-f]{16}\b", maps)}
+    return {Path(path) for path in re.findall(r"/dev/shm/fast(?:dds|rtps)_[0-9a-f]{16}\b", maps)}
 
 
 @pytest.mark.parametrize("state", ["configuring", pytest.param("active", marks=pytest.mark.slow)])

@@ -27,7 +27,7 @@ from support.ros_live import Peer, running_node, wait_until
 from vision_msgs.msg import Detection3DArray
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron_ros.environment import FASTDDS_PROFILE
+from embodied_perceptron_ros.environment import FASTDDS_PROFILE, PROFILE_VARIABLES
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600)]
 MS = 1_000_000
@@ -147,7 +147,7 @@ def large_buffers() -> None:
 def test_without_shared_memory_best_effort_images_arrive_over_the_network(tmp_path: Path, option: str) -> None:
     """The shipped profile has room for them; with the kernel's usual buffers most of them lose a fragment."""
     large_buffers()
-    environment = {"FASTDDS_DEFAULT_PROFILES_FILE": str(FASTDDS_PROFILE)}
+    environment = dict.fromkeys(PROFILE_VARIABLES, str(FASTDDS_PROFILE))
     with running_node(tmp_path, prefix=without_shared_memory(option), environment=environment) as (process, peer):
         assert send_large_images(peer) >= 24  # best effort on a busy machine; 5 of 30 with the usual buffers
         assert "RTPS_TRANSPORT_SHM" in process.output  # it was really without, and said so

@@ -250,7 +250,7 @@ def test_a_frame_that_is_never_fused_is_a_drop_and_the_next_is_fused(monkeypatch
         rig.frame()
         rig.wait(fused=1, **{TOOK_TOO_LONG: 1})
     finally:
-        rig.worker.stop()
+        rig.close()
 
 
 def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monkeypatch, watchdog, health):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_perceptron_ros.environment import FASTDDS_PROFILE, ros_environment
+from embodied_perceptron_ros.environment import FASTDDS_PROFILE, PROFILE_VARIABLES, ros_environment
 from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
 SLEEPER = "import time; time.sleep(60)"
@@ -168,11 +168,28 @@ def test_combined_exit_code(codes: dict[str, int | None], interrupted: bool, exp
     assert combined_exit_code(codes, interrupted) == expected
 
 
-def test_profile_is_set_unless_the_user_has_one() -> None:
+@pytest.mark.parametrize(
+    ("set_there", "profile"),
+    [
+        ({}, str(FASTDDS_PROFILE)),
+        ({"FASTDDS_DEFAULT_PROFILES_FILE": ""}, str(FASTDDS_PROFILE)),
+        ({"FASTRTPS_DEFAULT_PROFILES_FILE": "/own.xml"}, "/own.xml"),
+        ({"FASTDDS_DEFAULT_PROFILES_FILE": "/own.xml"}, "/own.xml"),
+    ],
+)
+def test_profile_is_set_for_every_fast_dds_unless_the_user_has_one(set_there: dict[str, str], profile: str) -> None:
     assert FASTDDS_PROFILE.is_file()
-    assert ros_environment({})["FASTDDS_DEFAULT_PROFILES_FILE"] == str(FASTDDS_PROFILE)
-    own = {"FASTRTPS_DEFAULT_PROFILES_FILE": "/own.xml"}
-    assert ros_environment(own) == own
+    assert ros_environment(set_there | {"EMPTY": ""}) == dict.fromkeys(PROFILE_VARIABLES, profile) | {"EMPTY": ""}
+
+
+def test_this_fast_dds_reads_one_of_the_variables(tmp_path: Path) -> None:
+    """Fast DDS 2 (Humble, Jazzy) and 3 have different names for it; a variable that is not read changes nothing."""
+    pytest.importorskip("rclpy")
+    (tmp_path / "broken.xml").write_text("<dds")
+    program = "import rclpy; rclpy.init(); rclpy.create_node('reader')"
+    environment = os.environ | dict.fromkeys(PROFILE_VARIABLES, str(tmp_path / "broken.xml"))
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert "broken.xml" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["perception", "folder_player", "bag_player"])

@@ -79,11 +79,11 @@ def named_entities(corpus: Sequence[MarkedSentence]) -> list[str]:
 
 
 class Draw:
-    """Draws the sentences of an epoch: ``times`` variations of each marked one, ``made`` of the slot grammar, and some
-    shuffled ones."""
+    """Draws the sentences of an epoch: a variation of a ``share`` of the marked ones, ``made`` of the slot grammar, and
+    some shuffled ones."""
 
-    def __init__(self, corpus: Sequence[MarkedSentence], times: int, made: int, seed: int) -> None:
-        self.corpus, self.times, self.made, self.seed = corpus, times, made, seed
+    def __init__(self, corpus: Sequence[MarkedSentence], share: float, made: int, seed: int) -> None:
+        self.corpus, self.share, self.made, self.seed = corpus, share, made, seed
         self.grammar = SlotGrammar()
         self.talk = [s.text for s in corpus if s.intent == "none" and len(s.text.split()) >= _LEAST_TALK]
         self.names = named_entities(corpus)
@@ -92,7 +92,7 @@ class Draw:
         rng = np.random.default_rng((self.seed, epoch))
         vary = Variation(rng, talk=self.talk, names=self.names)
         light = Variation(rng, noise=0.3, talk=self.talk, names=self.names)
-        sentences = [vary(s) for s in self.corpus for _ in range(self.times)]
+        sentences = [vary(s) for s in self.corpus if rng.random() < self.share]
         sentences += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
         sentences += [
             shuffled(s, rng) for s in sentences if len(s.text.split()) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED
@@ -213,7 +213,8 @@ class Fit:
         kept: held-out files.
         epochs: passes over the corpus.
         seed: of all random draws.
-        times, made: variations of each sentence, and sentences of the slot grammar, in an epoch.
+        share: of the corpus in an epoch.
+        made: sentences of the slot grammar in an epoch.
     """
 
     corpus: tuple[Path, ...]
@@ -222,8 +223,8 @@ class Fit:
     kept: tuple[Path, ...] = ()
     epochs: int = 6
     seed: int = 0
-    times: int = 1
-    made: int = 2400
+    share: float = 1.0
+    made: int = 4000
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
@@ -239,7 +240,7 @@ def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[
         network.load_trained(wanted.start)
     say(f"{len(corpus)} marked sentences")
     state = out.with_suffix(".state")
-    fit(network, Draw(corpus, wanted.times, wanted.made, wanted.seed), wanted.epochs, state, say)
+    fit(network, Draw(corpus, wanted.share, wanted.made, wanted.seed), wanted.epochs, state, say)
     save_file({n: v.detach().half().contiguous() for n, v in network.trained().items()}, out)
     state.unlink(missing_ok=True)
     return measure(SentenceReader(network), kept, say, show) if kept else {}

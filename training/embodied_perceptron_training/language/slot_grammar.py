@@ -1,25 +1,26 @@
 """Marked sentences from a grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots.
 
 The grammar also has whole sentences: the plain forms of the homes' prompts, half of their free forms and half of the
-paraphrases. The other halves are held out.
+paraphrases; the other halves are held out. ``reader_kinds.txt`` has sentences of every kind of condition.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from embodied_perceptron.language.lexicon import pluralize
+from embodied_perceptron.language.lexicon import affordances, pluralize
 from embodied_perceptron_training.language.markup import MarkedSentence, read_sentence
-from embodied_perceptron_training.language.variation import COLOURS, MATERIALS, nouns
+from embodied_perceptron_training.language.variation import COLOURS, MATERIALS, ORDINALS, nouns
 
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
+KINDS_OF_SENTENCES = Path(__file__).with_name("reader_kinds.txt")
 _WARDS = ("", "ward", "wards", "most")
 _SLOTS = re.compile(r"\{(T|Ts|A|B|P|V|I)\}")
 _BEST = re.compile(r"\b(?:\w+est|most|least|no other|first|closer than|nearer than)\b")
@@ -51,8 +52,23 @@ _DESCRIBED = (
     "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
 )  # fmt: skip
 _SHARE_DESCRIBED = 0.4
-_SHARE_WHOLE = 0.6  # of all sentences
+_SHARE_KINDS, _SHARE_WHOLE = 0.7, 0.6  # of all sentences, and of the rest
+_CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
+_NUMBERS = ("two", "3", "1.5", "half a", "a", "80", "40", "1.2", "thirty", "0.6", "five", "sixty", "90")
+_UNITS_OF = {
+    True: ("metres", "meters", "m", "feet", "metre", "meter"),
+    False: ("centimetres", "cm", "centimeters", "inches"),
+}
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
+_BY_WORDS = (  # words chosen, tag of the form, tag of these words
+    (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"),
+    (r"(?:\w+ )?(?:from|on) the right", "from-left", "from-right"),
+    (r"(?:bigger|larger|taller|higher) than", "smaller", "larger"),
+    (r"(?:smaller|shorter|lower|littler) than", "larger", "smaller"),
+    (r"on", "near", "on"), (r"under", "near", "below"),
+    (r"behind", "near", "behind"), (r"(?:by|next to)", "on", "near"), (r"in", "on", "in"),
+    (r"behind|at the back of", "front", "behind"),
+)  # fmt: skip
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
 
@@ -113,11 +129,18 @@ def whole_forms() -> tuple[str, ...]:
     return tuple(_grammar()["homes"])
 
 
+@lru_cache(maxsize=1)
+def kinds() -> tuple[str, ...]:
+    """Marked sentences with choices and slots, each with its intent."""
+    lines = KINDS_OF_SENTENCES.read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
 class SlotGrammar:
     """Draws marked sentences, all relations equally often."""
 
     def __init__(self) -> None:
-        self.whole = whole_forms()
+        self.whole, self.kinds = whole_forms(), kinds()
         self.forms: dict[str, list[str]] = {}
         for relation, form in forms():
             if "{A}" in form and "{T" in form:
@@ -128,7 +151,9 @@ class SlotGrammar:
         names = sorted(self.forms)
         drawn = []
         for _ in range(count):
-            if rng.random() < _SHARE_WHOLE:
+            if rng.random() < _SHARE_KINDS:
+                drawn.append(of_kind(self.kinds[int(rng.integers(len(self.kinds)))], rng))
+            elif rng.random() < _SHARE_WHOLE:
                 drawn.append(filled(self.whole[int(rng.integers(len(self.whole)))], rng))
             elif rng.random() < _SHARE_DESCRIBED:
                 drawn.append(_described(rng))
@@ -163,6 +188,38 @@ def filled(form: str, rng: np.random.Generator) -> MarkedSentence:
     name, words = _LOOKS[int(rng.integers(len(_LOOKS)))]
     text = form.replace("{C}=t.colour", f"{words[int(rng.integers(len(words)))]}=t.{name}")
     return read_sentence(f"find: {_with_nouns(text, *_three(rng))}")
+
+
+def of_kind(form: str, rng: np.random.Generator) -> MarkedSentence:
+    """Fill the choices and slots of a line of ``reader_kinds.txt``."""
+
+    def pick(items: Sequence[str]) -> str:
+        return items[int(rng.integers(len(items)))]
+
+    while _CHOICE.search(form):
+        form = _CHOICE.sub(lambda m: pick(m[1].split("|")), form, count=1)
+    number = pick(_NUMBERS)
+    metric = bool(re.search(r"\.|^(?:two|3|five|a|half a|two and)", number))
+    one, other = pick(COLOURS), pick(COLOURS)
+    a, b = _three(rng)[:2]
+    values = {
+        "{C}": one, "{D}": other, "{N}": f"{number} {pick(_UNITS_OF[metric])}", "{O}": pick(ORDINALS),
+        "{U}": pick(tuple(affordances())), "{x}": a, "{y}": b,
+        "{As}": f"[{pluralize(a)}=a]", "{A}": f"[{a}=a]", "{B}": f"[{b}=b]",
+    }  # fmt: skip
+    target = _three(rng)[2]
+    form = form.replace("{T}=", f"{target}=").replace("{B}=", f"{b}=")
+    for slot, text in values.items():
+        form = form.replace(slot, text)
+    form = form.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
+    return read_sentence(_right_names(re.sub(r" +(?==)", "", form)))
+
+
+def _right_names(text: str) -> str:
+    """The tags of a form whose words were chosen: "[right=t.leftmost]" is rightmost."""
+    for words, tag, name in _BY_WORDS:
+        text = re.sub(rf"\[({words})=(\w)\.{tag}", rf"[\1=\2.{name}", text)
+    return text
 
 
 def _described(rng: np.random.Generator) -> MarkedSentence:

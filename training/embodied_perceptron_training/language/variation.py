@@ -20,7 +20,8 @@ from embodied_perceptron_training.language.markup import MarkedSentence, MarkedS
 
 PRONOUNS = frozenset(
     ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
-     "everything", "which", "its", "itself", "there", "him", "stuff", "nothing", "what", "the one", "others", "other")
+     "everything", "which", "its", "itself", "there", "him", "stuff", "nothing", "what", "the one", "others", "other",
+     "the")
 )  # fmt: skip
 _MIRROR = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 _MIRRORED = {
@@ -36,7 +37,7 @@ COLOURS = (
     "dark blue", "light green", "dark brown", "light grey", "cream", "navy", "turquoise",
 )  # fmt: skip
 MATERIALS = ("wooden", "metal", "glass", "plastic", "leather", "wicker", "marble", "steel", "fabric", "ceramic", "oak")
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "2nd", "3rd", "4th")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "2nd", "3rd", "4th")
 _AMOUNTS = (
     "two metres", "one metre", "3 meters", "half a metre", "1.5 m", "80 cm", "a metre and a half", "five feet",
     "2 metres", "ten feet", "a metre", "120 centimetres", "1 m", "40 inches",
@@ -61,7 +62,7 @@ _RELATED = (
 _ALIKE = {
     name: words
     for names, words in (
-        (("colour",), COLOURS), (("material",), MATERIALS), (("rank",), _ORDINALS), (("amount",), _AMOUNTS),
+        (("colour",), COLOURS), (("material",), MATERIALS), (("rank",), ORDINALS), (("amount",), _AMOUNTS),
         (("large", "small"), ("big", "small", "large", "little", "bigger", "smaller", "biggest", "smallest")),
         (("tall", "short", "high", "low"), ("tall", "short", "taller", "shorter", "tallest", "high", "lowest")),
         (("left-of-all", "right-of-all"), ("left", "right")), (("leftmost", "rightmost"), ("leftmost", "rightmost")),
@@ -195,8 +196,8 @@ class Variation:
                     text = self._pick(COLOURS)
                 elif name == "material" and " " not in words:
                     text = self._pick(MATERIALS)
-                elif name == "rank" and words in _ORDINALS:
-                    text = self._pick(_ORDINALS)
+                elif name == "rank" and words in ORDINALS:
+                    text = self._pick(ORDINALS)
                 elif name == "amount":
                     text = self._pick(_AMOUNTS)
             found.append(_Piece(text, piece.tags))

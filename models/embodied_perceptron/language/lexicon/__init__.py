@@ -352,6 +352,12 @@ def serving(words: Sequence[str], labels: Iterable[str] = ()) -> str:
     return next(served, best[0])
 
 
+def is_known_noun(noun: str, labels: Iterable[str] = ()) -> bool:
+    """Whether a noun in singular is a word of the lexicon, of ``labels`` or of the taxonomy, or a stated use."""
+    known = noun in lexicon().meaning or noun in lexicon().labels or noun in labels or noun.startswith(_FOR)
+    return known or bool(noun_taxonomy().named(noun.split())[0])
+
+
 @dataclass(frozen=True, eq=False)
 class RelationWords:
     """``relations.json``.

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 FASTDDS_PROFILE = Path(__file__).resolve().parent / "config" / "fastdds_shared_memory.xml"
+PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")  # from Kilted on; before it
 
 
 def ros_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """``base`` (default: this process's environment) with the Fast DDS profile, unless it names one already.
+    """``base`` (default: this process's environment) with the Fast DDS profile, or with the profile it names already.
 
     Fast DDS's default shared-memory segment holds half a VGA frame, so most best-effort images would be lost.
     """
     environment = dict(os.environ if base is None else base)
-    if not any(environment.get(name) for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")):
-        environment["FASTDDS_DEFAULT_PROFILES_FILE"] = str(FASTDDS_PROFILE)
-    return environment
+    profile = next(filter(None, map(environment.get, PROFILE_VARIABLES)), str(FASTDDS_PROFILE))
+    return {**environment, **{name: environment.get(name) or profile for name in PROFILE_VARIABLES}}
 
 
 def transport_remedy(environment: Mapping[str, str] | None = None) -> str:
@@ -28,8 +28,8 @@ def transport_remedy(environment: Mapping[str, str] | None = None) -> str:
     if middleware and "fastrtps" not in middleware:
         return f"give {middleware} larger buffers (sysctl -w net.core.rmem_max=8388608), or use reliable QoS"
     return (
-        f"run 'export FASTDDS_DEFAULT_PROFILES_FILE={FASTDDS_PROFILE}' in the terminal of the driver, and start the "
-        "driver again there"
+        f"run 'export {' '.join(f'{name}={FASTDDS_PROFILE}' for name in PROFILE_VARIABLES)}' in the terminal of the "
+        "driver, and start the driver again there"
     )
 
 

@@ -37,7 +37,7 @@ from launch.event_handlers import OnProcessExit
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.environment import ros_environment
+from embodied_perceptron_ros.environment import PROFILE_VARIABLES, ros_environment
 from embodied_perceptron_ros.players.launch_options import (
     LOG_LEVELS,
     camera_topics,
@@ -123,9 +123,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         },
         overrides=parse_overrides(values["parameters"]),
     )
-    name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory; a user's profile has priority
-    profile = ros_environment(context.environment).get(name)
-    actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(name, profile)] if profile else []
+    environment = ros_environment(context.environment)  # images need more shared memory; a user's profile has priority
+    actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(n, environment[n]) for n in PROFILE_VARIABLES]
     respawn = parse_flag(values["respawn"], "respawn")
     perception = Node(
         package="embodied_perceptron",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.apps.command_line import TaskProgress, out_folder
-from embodied_perceptron.apps.reading_options import load_settings, with_network
+from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors, with_network
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.replay import ReplayProgress
@@ -32,6 +32,7 @@ def recording(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
+    detections: DetectionsOption = None,
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
@@ -61,7 +62,7 @@ def recording(
 
     if labels is None and objects is not None:
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
-    settings = with_network(load_settings(config), weights, device)
+    settings = with_network(with_detectors(load_settings(config), None, None, detections), weights, device)
     if min_score is not None:
         settings = replace(settings, network=replace(settings.network, min_score=min_score))
     with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import embodied_perceptron_msgs.msg
 import numpy as np
 import torch
 from embodied_perceptron_msgs.msg import GroundedPhrase as GroundedPhraseMessage
@@ -25,12 +27,22 @@ from visualization_msgs.msg import Marker, MarkerArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import (
+    UNNAMED,
+    EventKind,
+    GroundedPhrase,
+    Grounding,
+    GroundingStatus,
+    ObjectEvent,
+    SceneObject,
+)
 from embodied_perceptron.visualization.drawing import color_of_class, label_of, shortened
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
 _UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
 MarkerKey = tuple[str, int]  # namespace, id
+# None where the interface package was built before it had the message: make setup, or colcon build
+ObjectEventMessage: Any = getattr(embodied_perceptron_msgs.msg, "ObjectEvent", None)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -109,6 +121,38 @@ def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
     """vision_msgs/Detection3DArray -> objects in its frame, last seen at its stamp."""
     stamp_ns = stamp_to_ns(message.header.stamp)
     return tuple(replace(detection_to_object(d), last_seen_ns=stamp_ns) for d in message.detections)
+
+
+def event_to_message(event: ObjectEvent, frame_id: str, T_out_world: NDArray[np.float64] | None = None) -> Any:
+    """Change of an object -> embodied_perceptron_msgs/ObjectEvent."""
+    place = event.stamp_ns, frame_id, T_out_world
+    ends = [o if o is None else replace(o, names=()) for o in (event.before, event.after)]
+    if event.kind == EventKind.STATE:
+        ends = [o if o is None else replace(o, label=o.condition or o.label) for o in ends]
+    before, after = ([] if o is None else [object_to_detection(o, *place)] for o in ends)
+    return ObjectEventMessage(
+        header=make_header(event.stamp_ns, frame_id),
+        kind=event.kind,
+        id=event.id,
+        before=before,
+        after=after,
+        confidence=float(event.confidence),
+        reason=event.reason,
+        formerly=event.formerly,
+    )
+
+
+def message_to_event(message: Any) -> ObjectEvent:
+    """embodied_perceptron_msgs/ObjectEvent -> change, in the message's frame."""
+    before, after = (detection_to_object(some[0]) if some else None for some in (message.before, message.after))
+    if message.kind == EventKind.STATE:
+        before, after = (None if o is None else replace(o, condition=o.label) for o in (before, after))
+    stamp_ns = stamp_to_ns(message.header.stamp)
+    return ObjectEvent(
+        *(stamp_ns, message.kind, int(message.id), before, after, float(message.confidence)),
+        message.reason,
+        int(message.formerly),
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------------

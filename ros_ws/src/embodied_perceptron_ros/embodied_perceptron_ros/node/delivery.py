@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,14 @@ def with_info(receive: Callable[[Any, Any], None]) -> Callable[..., None]:
     return receive if _MESSAGE_INFO else lambda message: receive(message, {})
 
 
+def sender_of(info: Mapping[str, Any]) -> bytes:
+    """The publisher's id in a message's info; empty before Kilted."""
+    return bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b""
+
+
 class DeliveryCount:
     """Counts undelivered messages of one topic: by their publishers' sequence numbers, or by gaps between regular
-    stamps where the middleware has no numbers. Not thread-safe."""
+    stamps where rclpy does not tell whose numbers they are (before Kilted). Not thread-safe."""
 
     def __init__(self) -> None:
         self._newest: dict[bytes, int] = {}  # sequence number, by sender
@@ -32,11 +37,8 @@ class DeliveryCount:
 
     def add(self, info: Any, stamp_ns: int) -> int:
         """Register a message with rclpy's ``info``; return the number of messages missing before it."""
-        number = info.get("publication_sequence_number")
-        if number is None:
-            missed = self._by_stamp(stamp_ns)
-        else:
-            missed = self._by_number(bytes(info["publisher_gid"]["data"]), number)
+        number, sender = info.get("publication_sequence_number"), sender_of(info)
+        missed = self._by_number(sender, number) if sender and number is not None else self._by_stamp(stamp_ns)
         self.missed += missed
         return missed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.results import UNNAMED, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, ObjectEvent, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -36,7 +37,9 @@ from embodied_perceptron_ros.conversion.maps import (
 )
 from embodied_perceptron_ros.conversion.objects import (
     MarkerKey,
+    ObjectEventMessage,
     conditions_to_detections,
+    event_to_message,
     object_markers,
     objects_to_detections,
 )
@@ -46,6 +49,7 @@ from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.qos import latched_qos, qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+EVENTS = 100  # latched
 _MOVED = 1e-4  # change of a pose (m, or of a rotation's entries) after which everything is published again
 _HOLD_S = 5.0  # how long diagnostics report a problem of an output
 _UNKNOWN = -1  # of an OccupancyGrid
@@ -188,6 +192,17 @@ class Outputs:
                 ("overlay/image", Image, reliable_qos(2)),
             )
         }
+        if ObjectEventMessage is None:
+            node.get_logger().warning(
+                "~/events is not published: the package embodied_perceptron_msgs is older than this program "
+                "(make setup, or colcon build, builds it)"
+            )
+        else:
+            self._publishers["events"] = node.create_lifecycle_publisher(
+                ObjectEventMessage, "~/events", latched_qos(EVENTS), qos_overriding_options=qos_overrides()
+            )
+        self._events: tuple[ObjectEvent, ...] = ()  # of the last perception
+        self._due = deque[ObjectEvent](maxlen=EVENTS)  # wait for a transform
         self._log = ThrottledLog(node.get_logger(), every_s=10.0)
         self._grid: OccupancyGrid | None = None  # as subscribers have it, updates included
         self._grid_limit = Limiter()
@@ -232,6 +247,9 @@ class Outputs:
     def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: ignore the rate limits this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
+        if perception.events is not self._events and "events" in self._publishers:  # not again for a late subscriber
+            self._events = perception.events
+            self._due.extend(perception.events)
         pose = self._pose_in(parameters.output_frame, perception)
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
@@ -245,6 +263,8 @@ class Outputs:
         # boxes first: their latency matters most
         if self._has_listeners("boxes"):
             self._send("boxes", objects_to_detections(perception.objects, *place))
+        while self._due:
+            self._send("events", event_to_message(self._due.popleft(), *place[1:]))
         source = perception.source
         if source is not None and source is not self._timed:  # not again for a late subscriber
             self._health.latency("boxes", (time.time_ns() - source.arrival_ns) / 1e6)

@@ -139,10 +139,19 @@ class PerceptionNode(LifecycleNode):
         """Answer ``~/change_state``; configure in another thread, so that the executor stays free."""
         configure = (request.transition.id, request.transition.label)
         if configure[0] != Transition.TRANSITION_CONFIGURE and configure[1] != "configure":
-            return self._change_state_now(request, response)
-        done = self._transitions.submit(lambda: self._change_state_now(request, response))
+            return self._transition(request, response)
+        done = self._transitions.submit(lambda: self._transition(request, response))
         await await_in_executor(self, done)
         return done.result()
+
+    def _transition(self, request: Any, response: Any) -> Any:
+        """Refuse a transition that the present state does not have: in Jazzy rclpy raises, and nobody is answered."""
+        try:
+            return self._change_state_now(request, response)
+        except RuntimeError as error:  # rclpy's errors; those of our callbacks end in its error state
+            self.get_logger().error(f"transition {request.transition.id} refused in state {self._state!r}: {error}")
+            response.success = False
+            return response
 
     def _in_executor(self, job: Callable[[], T]) -> T:
         """Create and destroy entities in the executor's thread, which uses them."""

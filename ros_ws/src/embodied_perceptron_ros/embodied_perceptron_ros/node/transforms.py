@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from rclpy.subscription import Subscription
 from rclpy.time import Time
 from tf2_msgs.msg import TFMessage
 
@@ -39,6 +38,7 @@ from embodied_perceptron.sensors.poses import (
     frame_name,
 )
 from embodied_perceptron_ros.conversion.values import make_transform_stamped, stamp_to_ns, transform_to_matrix
+from embodied_perceptron_ros.node.delivery import sender_of, with_info
 from embodied_perceptron_ros.node.health import ThrottledLog
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides, reliable_qos
 
@@ -75,14 +75,23 @@ def make_transform_source(
 
 @dataclass
 class _LastSet:
-    """The last message that set a frame, and the number of recent disagreements between its publishers."""
+    """The last message that set a frame, and the number of recent disagreements between its publishers.
+
+    ``rival``: the last message before it that disagreed with it.
+    """
 
     sender: bytes
     parent: str
     position: NDArray[np.float64]
     received_s: float
+    rival: _LastSet | None = None
     turns: int = 0
     disagreed_s: float = float("-inf")
+
+    def agrees(self, other: _LastSet) -> bool:
+        """Whether both have one parent and nearly one position."""
+        near = float(np.linalg.norm(self.position - other.position)) < _CONFLICT_M
+        return self.parent == other.parent and near
 
 
 class TransformSource(TransformLookup):
@@ -112,16 +121,10 @@ class TransformSource(TransformLookup):
     def _subscribe(
         self, topic: str, static: bool, qos: QoSProfile, overrides: QoSOverridingOptions | None = None
     ) -> Any:
-        def with_sender(message: TFMessage, info: Any) -> None:
-            self._receive(message, static, bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b"")
-
-        def without(message: TFMessage) -> None:
-            self._receive(message, static)
-
         return self._node.create_subscription(
             TFMessage,
             topic,
-            with_sender if hasattr(Subscription, "CallbackType") else without,  # Humble passes no message info
+            with_info(lambda message, info: self._receive(message, static, sender_of(info))),
             qos,
             qos_overriding_options=overrides,
             event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=topic == "/tf"),
@@ -164,8 +167,12 @@ class TransformSource(TransformLookup):
         if now_s - last.disagreed_s < _TURNS_S:
             now.turns, now.disagreed_s = last.turns, last.disagreed_s
         apart_m = float(np.linalg.norm(now.position - last.position))
-        agree = last.parent == now.parent and apart_m < _CONFLICT_M
-        if last.sender == sender or agree or now_s - last.received_s > _TURNS_S:
+        if now.agrees(last) or now_s - last.received_s > _TURNS_S:
+            now.rival = last.rival
+            return
+        now.rival = replace(last, rival=None)
+        # rclpy names the sender from Kilted on; before, a frame that jumps back to where it was has two of them
+        if last.sender == sender if sender else not (last.rival and now.agrees(last.rival)):
             return
         now.turns, now.disagreed_s = now.turns + 1, now_s
         if now.turns >= _CONFLICT_TURNS:

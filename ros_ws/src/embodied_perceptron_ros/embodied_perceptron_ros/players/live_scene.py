@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,26 @@ from scipy.spatial import cKDTree
 from sensor_msgs.msg import PointCloud2
 from vision_msgs.msg import Detection3DArray
 
-from embodied_perceptron.agents.source import SceneUnavailableError
-from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.agents.source import ObjectView, SceneUnavailableError
+from embodied_perceptron.results import (
+    EventKind,
+    Grounding,
+    HistoryEntry,
+    ObjectEvent,
+    ObjectState,
+    OccupancyGrid2d,
+    Perception,
+    SceneObject,
+    SemanticVoxels,
+    VoxelSnapshot,
+)
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows, message_to_grid, unpack_rgb
-from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
+from embodied_perceptron_ros.conversion.objects import (
+    ObjectEventMessage,
+    detections_to_objects,
+    message_to_event,
+    message_to_grounding,
+)
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.environment import start_ros
 from embodied_perceptron_ros.players.asking import service_name
@@ -56,7 +74,25 @@ class NodeSource:
             ("occupancy_grid", OccupancyGrid, latched),
         ):
             node.create_subscription(kind, f"{self._root}/{topic}", self._keeper(topic), qos)
+        self._events: deque[ObjectEvent] = deque(maxlen=100)
+        if ObjectEventMessage is not None:
+            kept = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+            node.create_subscription(ObjectEventMessage, f"{self._root}/events", self._on_event, kept)
         self._client = node.create_client(Ask, ask)
+
+    def _on_event(self, message: Any) -> None:
+        with self._news:
+            self._events.append(message_to_event(message))
+            self._scene = None
+
+    @property
+    def is_live(self) -> bool:
+        """True: the node goes on."""
+        return True
+
+    def views(self, thing: SceneObject) -> tuple[ObjectView, ...]:
+        """Raises :class:`.SceneUnavailableError`: pictures are in saved maps only."""
+        raise SceneUnavailableError("a running node sends no pictures of objects: save its map, and use mcp --map")
 
     def _keeper(self, topic: str) -> Any:
         def keep(message: Any) -> None:
@@ -89,15 +125,15 @@ class NodeSource:
         boxes = self._boxes()
         with self._news:
             last = {topic: self._last.get(topic) for topic in ("voxels", "occupancy_grid")}
+            made, events = self._scene, tuple(self._events)
         frame = boxes.header.frame_id
         parts = [m if m is not None and m.header.frame_id == frame else None for m in last.values()]
         key = (boxes, *parts)
-        made = self._scene
         if made is not None and all(a is b for a, b in zip(made[0], key, strict=True)):
             return made[1]
         cloud, grid = parts
         scene = Perception.of(
-            detections_to_objects(boxes),
+            with_events(detections_to_objects(boxes), events),
             stamp_ns=stamp_to_ns(boxes.header.stamp),
             semantic=_no_cells(),
             grid=_NOWHERE if grid is None else message_to_grid(grid),
@@ -120,6 +156,21 @@ class NodeSource:
             future.cancel()
             raise SceneUnavailableError(f"{self._root}/ask did not answer within {self._timeout_s:g} s")
         return message_to_grounding(future.result().result)
+
+
+def with_events(objects: Sequence[SceneObject], events: Sequence[ObjectEvent]) -> tuple[SceneObject, ...]:
+    """Objects with the history that events tell, and those that left."""
+    known = {o.id: o for o in objects}
+    for event in events:
+        thing = event.object
+        if event.id not in known:
+            known[event.id] = replace(thing, state=ObjectState.GONE)
+        x, y, z = thing.box[:3].tolist()
+        words = thing.condition if event.kind == EventKind.STATE else thing.label
+        words = words if event.kind in (EventKind.STATE, EventKind.RENAMED) else ""
+        entry = HistoryEntry(event.stamp_ns, event.kind, (x, y, z), event.confidence, words, event.reason)
+        known[event.id] = replace(known[event.id], history=(*known[event.id].history, entry))
+    return tuple(known.values())
 
 
 def cloud_to_voxels(cloud: PointCloud2) -> VoxelSnapshot:

@@ -1,0 +1,242 @@
+"""Identity of objects over time: a small appearance memory of each, and the probability that two are the same thing.
+
+An :class:`Appearance` holds what the map has anyway: features of the image encoder, pooled over the object's voxels for
+each of at most 8 view directions, histograms of its colours, and its shape as histograms of heights and radii. Two
+objects are compared by these, by their extents and by the posteriors of their names; the weights were fitted on
+generated homes (``benchmarks/identity.py --fit``). One object is never in two places: :func:`match` assigns one to one,
+and a winner must be clear against every other candidate and against a new object.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import Bounds, box_rotations
+from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE
+from embodied_perceptron.mapping.voxel_counts import without_bottom
+from embodied_perceptron.results import VoxelSnapshot
+
+F64 = NDArray[np.float64]
+
+VIEWS, FEATURES = 8, 64
+_NEW_VIEW = math.cos(math.radians(30.0))  # directions nearer than this are one view
+_BALANCES, _LIGHTS, _SHAPES = 5, 8, 8  # bins of each chromaticity, of lightness, of heights and radii
+_BALANCE_RANGE = 0.6  # log ratio of two colour channels in the outermost bins
+_MAX_POINTS, _LEAST_POINTS = 512, 12
+_VIEW_MEMORY = 4.0  # weight of a stored view against a new one of the same direction, at most
+
+# (features (N, FEATURES) float32, (N,) bool visible, (3,) camera position) for each recent keyframe
+ImageSampler: TypeAlias = Callable[[F64], Sequence[tuple[NDArray[np.float32], NDArray[np.bool_], F64]]]
+
+
+@dataclass(frozen=True)
+class IdentityWeights:
+    """Log-odds that two objects are one, from their differences. Similarities are in [0, 1], 1 = equal.
+
+    Attributes:
+        bias: for equal objects.
+        view: times 1 - the best similarity of image features over pairs of views.
+        balance, light: times 1 - the similarity of the histograms of chromaticity and of lightness.
+        shape: times 1 - the similarity of the histograms of heights and radii.
+        extent: times the root mean square of the log ratios of height, length and width.
+        name: times 1 - the overlap of the posteriors of names.
+        newly_there: added where the map shows that the new object was put there, not discovered late.
+        discovered: added otherwise.
+        least: probability of a clear winner.
+        mentioned: least probability of a further candidate.
+    """
+
+    bias: float = 5.0
+    view: float = -6.0
+    balance: float = -5.0
+    light: float = -2.0
+    shape: float = -5.0
+    extent: float = -6.0
+    name: float = -3.0
+    newly_there: float = 0.0
+    discovered: float = -3.0
+    least: float = 0.85
+    mentioned: float = 0.1
+
+
+WEIGHTS = IdentityWeights()
+
+
+@dataclass
+class Appearance:
+    """What an object looked like; 1.3 kB.
+
+    Attributes:
+        views: (V, FEATURES) float16 unit vectors, at most :data:`VIEWS`.
+        directions: (V, 3) float16 from the object to the camera.
+        weights: (V,) float16.
+        color: uint8 histograms of chromaticity and lightness; empty = not measured.
+        shape: uint8 histograms of heights and radii; empty = not measured.
+    """
+
+    views: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, FEATURES), np.float16))
+    directions: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 3), np.float16))
+    weights: NDArray[np.float16] = field(default_factory=lambda: np.zeros(0, np.float16))
+    color: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    shape: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+
+    def look(self, box: F64, snapshot: VoxelSnapshot, image: ImageSampler | None) -> None:
+        """Update with the map in a (9,) box."""
+        points, colors, local = _inside(box, snapshot)
+        if len(points) < _LEAST_POINTS:
+            return
+        self.color, self.shape = _color_of(colors), _shape_of(local)
+        for features, seen, camera_m in () if image is None else image(points):
+            if seen.sum() >= _LEAST_POINTS:
+                self._add(features[seen].mean(axis=0), camera_m - box[:3], float(seen.mean()))
+
+    def _add(self, feature: NDArray[np.float32], away: F64, weight: float) -> None:
+        feature = feature / max(float(np.linalg.norm(feature)), 1e-9)
+        away = away / max(float(np.linalg.norm(away)), 1e-9)
+        near = self.directions.astype(np.float64) @ away
+        k = int(near.argmax()) if len(near) else -1
+        if k < 0 or (near[k] < _NEW_VIEW and len(near) < VIEWS):
+            self.views = np.concatenate([self.views, feature[None].astype(np.float16)])
+            self.directions = np.concatenate([self.directions, away[None].astype(np.float16)])
+            self.weights = np.append(self.weights, np.float16(weight))
+            return
+        old = float(self.weights[k])
+        mean = (old * self.views[k].astype(np.float32) + weight * feature) / max(old + weight, 1e-9)
+        self.views[k] = mean / max(float(np.linalg.norm(mean)), 1e-9)
+        self.weights[k] = min(old + weight, _VIEW_MEMORY)
+
+    def absorb(self, other: Appearance) -> None:
+        """Add the views of the same object elsewhere; the latest colours and shape stay."""
+        for view, away, weight in zip(other.views, other.directions, other.weights, strict=True):
+            self._add(view.astype(np.float32), away.astype(np.float64), float(weight))
+        self.color = self.color if len(self.color) else other.color
+        self.shape = self.shape if len(self.shape) else other.shape
+
+    def to_list(self) -> list[str]:
+        """JSON form."""
+        parts = (self.views, self.directions, self.weights, self.color, self.shape)
+        return [base64.b64encode(part.tobytes()).decode() for part in parts]
+
+    @classmethod
+    def from_list(cls, value: Any) -> Appearance:
+        """Inverse of :meth:`to_list`. Raises ``ValueError`` for other values."""
+        if not isinstance(value, list) or len(value) != 5 or not all(isinstance(v, str) for v in value):
+            raise ValueError("an appearance must be five texts")
+        raw = [base64.b64decode(v, validate=True) for v in value]
+        views, away, weights = (np.frombuffer(part, np.float16).copy() for part in raw[:3])
+        color, shape = (np.frombuffer(part, np.uint8).copy() for part in raw[3:])
+        count = len(weights)
+        sizes = len(color) in (0, _BALANCES**2 + _LIGHTS) and len(shape) in (0, 2 * _SHAPES)
+        finite = np.isfinite(views).all() and np.isfinite(away).all() and np.isfinite(weights).all()
+        if count > VIEWS or len(views) != count * FEATURES or len(away) != 3 * count or not sizes or not finite:
+            raise ValueError("an appearance has another size, or numbers that are not finite")
+        return cls(views.reshape(count, FEATURES), away.reshape(count, 3), weights, color, shape)
+
+
+def _inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64]:
+    """Points (N, 3), their colours, and their positions in the box in [-1, 1]; at most :data:`_MAX_POINTS`."""
+    raised = without_bottom(box[None])
+    bounds, blocks = Bounds.of(raised), blocks_of(snapshot)
+    edge_m = BLOCK_EDGE * snapshot.voxel_size_m
+    low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
+    ranges = blocks.ranges[((blocks.coords >= low) & (blocks.coords <= high)).all(axis=1)]
+    rows = np.concatenate([np.arange(a, b) for a, b in ranges.tolist()] or [np.zeros(0, np.int64)])
+    points = blocks.arena.points_m[rows].astype(np.float64)
+    local = (points - raised[0, :3]) @ box_rotations(raised)[0] / np.maximum(raised[0, 3:6] / 2, 1e-6)
+    kept = np.flatnonzero((np.abs(local) <= 1.0).all(axis=1))
+    kept = kept[:: max(1, -(-len(kept) // _MAX_POINTS))]
+    return points[kept], blocks.arena.colors[rows[kept]], local[kept]
+
+
+def _histogram(index: NDArray[np.integer[Any]], bins: int) -> NDArray[np.uint8]:
+    counts = np.bincount(index, minlength=bins)
+    return np.asarray(np.round(255.0 * counts / max(counts.sum(), 1)), np.uint8)
+
+
+def _color_of(colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    rgb = np.log(colors.astype(np.float64) + 8.0)
+    balance = np.stack([rgb[:, 0] - rgb[:, 1], rgb[:, 2] - rgb[:, 1]], axis=1)
+    cell = np.floor((balance / (2 * _BALANCE_RANGE) + 0.5) * _BALANCES).clip(0, _BALANCES - 1).astype(np.int64)
+    light = (colors.mean(axis=1) * (_LIGHTS / 256.0)).astype(np.int64)
+    return np.concatenate([_histogram(cell[:, 0] * _BALANCES + cell[:, 1], _BALANCES**2), _histogram(light, _LIGHTS)])
+
+
+def _shape_of(local: F64) -> NDArray[np.uint8]:
+    height = ((local[:, 2] + 1.0) * (_SHAPES / 2.0)).astype(np.int64).clip(0, _SHAPES - 1)
+    radius = (np.hypot(local[:, 0], local[:, 1]) * (_SHAPES / math.sqrt(2.0))).astype(np.int64).clip(0, _SHAPES - 1)
+    return np.concatenate([_histogram(height, _SHAPES), _histogram(radius, _SHAPES)])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Identified:
+    """An object as far as its identity is concerned: appearance, (9,) box, and posterior of its name."""
+
+    appearance: Appearance
+    box: F64
+    names: Mapping[str, float]
+
+
+def differences(a: Identified, b: Identified, mean_view: NDArray[np.float32] | None = None) -> F64:
+    """(6,) differences in the order of :class:`IdentityWeights`; NaN = not measured. ``mean_view``: (FEATURES,) mean of
+    the views of all objects, which says nothing about one."""
+    first, second = a.appearance, b.appearance
+    view = balance = light = shape = math.nan
+    if len(first.views) and len(second.views):
+        x, y = (_centered(v.views, mean_view) for v in (first, second))
+        view = 1.0 - float((x @ y.T).max())
+    if len(first.color) and len(second.color):
+        p, q = (np.sqrt(v.color.astype(np.float64) / 255.0) for v in (first, second))
+        shared = p * q
+        balance, light = (1.0 - min(float(part.sum()), 1.0) for part in np.split(shared, [_BALANCES**2]))
+    if len(first.shape) and len(second.shape):
+        p, q = (np.sqrt(v.shape.astype(np.float64) / 510.0) for v in (first, second))
+        shape = 1.0 - min(float((p * q).sum()), 1.0)
+    sizes = np.array([[x.box[5], *sorted(x.box[3:5])] for x in (a, b)]).clip(0.02)
+    extent = float(np.sqrt(np.mean(np.log(sizes[0] / sizes[1]) ** 2)))
+    totals = [max(sum(x.names.values()), 1e-12) for x in (a, b)]
+    overlap = sum(math.sqrt(p * b.names.get(name, 0.0)) for name, p in a.names.items()) / math.sqrt(math.prod(totals))
+    return np.array([view, balance, light, shape, extent, 1.0 - min(overlap, 1.0)])
+
+
+def _centered(views: NDArray[np.float16], mean_view: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    centered = views.astype(np.float32) - (0.0 if mean_view is None else mean_view)
+    return np.asarray(centered / np.maximum(np.linalg.norm(centered, axis=1, keepdims=True), 1e-6))
+
+
+def log_odds(difference: F64, weights: IdentityWeights = WEIGHTS) -> float:
+    """Log-odds that two objects with :func:`differences` are one; what was not measured counts as its mean."""
+    w = np.array([weights.view, weights.balance, weights.light, weights.shape, weights.extent, weights.name])
+    return weights.bias + float(w @ np.where(np.isnan(difference), _USUAL, difference))
+
+
+_USUAL = np.array([0.35, 0.15, 0.15, 0.05, 0.25, 0.3])
+
+
+def match(odds: F64, weights: IdentityWeights = WEIGHTS) -> tuple[dict[int, tuple[int, float]], F64]:
+    """Assign new objects to earlier ones.
+
+    Args:
+        odds: (N, M) log-odds that new object n is the earlier one m; -inf = excluded.
+
+    Returns:
+        new row -> (earlier row, probability) of clear winners, one to one; and (N, M) probabilities. A new object is
+        one of the earlier ones or another, and an earlier one is at most one of the new ones.
+    """
+    ratio = np.exp(np.minimum(odds, 30.0))
+    by_new, by_old = ratio / (1.0 + ratio.sum(axis=1, keepdims=True)), ratio / (1.0 + ratio.sum(axis=0, keepdims=True))
+    probability = np.minimum(by_new, by_old)
+    winners: dict[int, tuple[int, float]] = {}  # more likely than not, so at most one in a row and a column
+    for n, m in zip(*np.nonzero(probability >= weights.least), strict=True):
+        winners[int(n)] = int(m), float(probability[n, m])
+    return winners, probability
