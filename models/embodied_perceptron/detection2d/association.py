@@ -147,7 +147,7 @@ def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache | None =
     cache = FitCache() if cache is None else cache
     local = cache.sighted(items, views)
     row_of: dict[tuple[int, int], int] = {pair: row for row, pair in enumerate(items.of)}
-    result = local.copy()
+    result: NDArray[np.int64] = local.copy()
     for v, view in enumerate(views):
         rows = np.array([row_of.get((v, i), _UNSEEN) for i in range(len(view.lifted))] + [_UNSEEN], dtype=np.int64)
         result[:, v] = np.where(local[:, v] >= 0, rows[local[:, v]], local[:, v])
@@ -228,7 +228,7 @@ def _sighted(
                 continue
             area = (boxes_px[e, 2] - boxes_px[e, 0]) * (boxes_px[e, 3] - boxes_px[e, 1])
             if best < 0 or area < smallest:
-                best, smallest = e, area
+                best, smallest = int(e), area
         if best >= 0:
             out[i] = best
     return out
@@ -417,7 +417,7 @@ class FitCache:
         self._surfaces: list[NDArray[np.float64]] = []
         self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
         self._visible = np.zeros((0, 0), dtype=np.uint8)
-        self._sighted: tuple[list[LiftedDetection], list[tuple[int, ...]], NDArray[np.int64]] = (
+        self._sighted: tuple[list[LiftedDetection], list[tuple[int, int, int]], NDArray[np.int64]] = (
             [],
             [],
             np.zeros((0, 0), np.int64),
@@ -538,7 +538,7 @@ def sightings(
     ``of`` is the view of each member; of many views some are asked, evenly over time.
     """
     seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
-    for m in np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int)):
+    for m in np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int)).tolist():
         box_px = _grown(members[m].box_px[None])[0]
         _in_box(points_m, *of[m].camera, of[m].frame.depth_m, box_px, seen, inside)
     return seen, inside

@@ -104,7 +104,7 @@ def _least_footprint(box: F64, prior: ClassPrior, away: F64) -> F64 | None:
         return None
     c, s = np.cos(box[6]), np.sin(box[6])
     axes = np.array([[c, s], [-s, c]])
-    result = box.copy()
+    result: F64 = box.copy()
     for axis in range(2):
         grow = max(least[axis] - box[3 + axis], 0.0)
         side = float(np.sign(axes[axis] @ away[:2])) * min(1.0, abs(float(axes[axis] @ away[:2])) * 2)
