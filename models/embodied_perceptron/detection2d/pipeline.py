@@ -14,6 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -246,6 +247,7 @@ class DetectionLift:
         self._floor_z_m: float | None = None
         self._shapes = np.zeros((0, 9))
         self._shapes_cut = False  # computed since the last renewal
+        self._surface: MapSurface | None = None  # of the map then
         self._yaw_rad = 0.0
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
         self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
@@ -455,9 +457,9 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
+            self._surface = MapSurface(snapshot)
             self._completed = {}
         found, vocabularies = [found for *_, found in known], self._vocabularies()
-        self._surface = MapSurface(snapshot)
         lifted = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
         self.lifted_objects = _distinct(lifted, 0.0, one_name=True)
         self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
@@ -688,7 +690,7 @@ class DetectionLift:
             self._shapes,
             floor_z_m,
             self.priors,
-            lambda new: self._surface.within(new, _COMPLETION_PROBES),
+            None if self._surface is None else partial(self._surface.within, limit=_COMPLETION_PROBES),
             lambda points: sightings(points, members, of),
             np.mean([T[2, :3] for T, _ in cameras], axis=0),
         )

@@ -54,8 +54,7 @@ _PIECE_END_M = 0.1  # tolerance of top and bottom for an unnamed part
 DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolox": 0.45}
 
 # lifted 2-D detections
-LIFTED_AFFINITY = 0.25  # share of common cells of two detections of one name
-LIFTED_OTHER_NAME_AFFINITY = 0.5  # of two names
+LIFTED_OTHER_NAME_AFFINITY = 0.5  # share of common cells of objects of two names that are one
 LIFTED_OTHER_NAME_SIZE = 0.4  # least ratio of sizes: a cup is not part of its table
 SHAPE_SHARE = 0.5  # share of an object's points in a shape of the map
 _LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside for one name, of equal objects
