@@ -166,16 +166,17 @@ def grow_to_views(
     largest = np.full(3, np.inf)
     if prior is not None:
         largest = np.array([prior.long_m[1], prior.long_m[1], prior.height_m[1]]) * _LONGER
-    transforms = np.stack([T for T, _ in cameras])
     k = np.stack([k for _, k in cameras])
     boxes_px = np.stack([d.box_px for d in members])
     known = np.stack([d.sides_known for d in members])
     c, s = np.cos(box[6]), np.sin(box[6])
     R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    axes = np.ascontiguousarray(np.stack([T[:3, :3] @ R for T, _ in cameras]))  # of the box, in each camera
+    center = np.stack([T[:3, :3] @ box[:3] + T[:3, 3] for T, _ in cameras])
     low, high = -box[3:6] / 2, box[3:6] / 2
     floor = min(floor_z_m - box[2], low[2])
     for _ in range(_ROUNDS):
-        wanted = _wanted(box[:3], R, low, high, transforms, k, boxes_px, known)  # (V, 6), NaN = no opinion
+        wanted = _wanted(center, axes, low, high, k, boxes_px, known)  # (V, 6), NaN = no opinion
         moves = np.zeros(6)
         for face in range(6):
             said = wanted[:, face][np.isfinite(wanted[:, face])]
@@ -197,20 +198,15 @@ def grow_to_views(
 
 
 @njit(cache=True, nogil=True)
-def _wanted(
-    center: F64, R: F64, low: F64, high: F64, transforms: F64, k: F64, boxes_px: F64, known: NDArray[np.bool_]
-) -> F64:
+def _wanted(center: F64, axes: F64, low: F64, high: F64, k: F64, boxes_px: F64, known: NDArray[np.bool_]) -> F64:
     """Return (V, 6) outward motions of the faces, low x y z then high, that each view asks for; NaN = none."""
     out = np.full((len(k), 6), np.nan)
-    corner, axes = np.zeros((8, 3)), np.zeros((3, 3))
-    uv = np.zeros((8, 2))
+    corner, uv = np.zeros((8, 3)), np.zeros((8, 2))
     for view in range(len(k)):
-        T = transforms[view]
         behind = False
-        axes[:] = T[:3, :3] @ R  # columns: directions of the box's axes in the camera
         for i in range(8):
             local = np.array([high[a] if (i >> a) & 1 else low[a] for a in range(3)])
-            corner[i] = T[:3, :3] @ (center + R @ local) + T[:3, 3]
+            corner[i] = axes[view] @ local + center[view]
             if corner[i, 2] < 0.1:
                 behind = True
                 break
@@ -231,7 +227,7 @@ def _wanted(
             gain, total = np.zeros(3), 0.0
             for a in range(3):
                 outward = 1.0 if (best >> a) & 1 else -1.0
-                dx, dz = axes[axis, a], axes[2, a]
+                dx, dz = axes[view, axis, a], axes[view, 2, a]
                 px = k[view, axis] * (dx - (corner[best, axis] / corner[best, 2]) * dz) / corner[best, 2]
                 gain[a] = max(sign * outward * px, 0.0)
                 total += (gain[a] * (high[a] - low[a])) ** 2
