@@ -131,6 +131,14 @@ def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
 
 
+@pytest.mark.parametrize("score", [0.55, 0.83, 0.96])
+def test_missed_detections_do_not_take_a_sure_name(score):
+    network = found((TABLE, score, "bed", {"bed": score, UNNAMED: min(0.3 * score, 1.0 - score)}))
+    fused = fuse(network, [], around(missed_views()), MODEL)
+    assert fused.labels == ("bed",)
+    assert 0.75 * score <= fused.scores[0] < score
+
+
 COUNTER = found(  # one thing under several names, of which there is less room in its posterior than they score
     (TABLE, 0.9, UNNAMED, {"counter": 0.28, "stove": 0.27, UNNAMED: 0.35}),
     (moved(TABLE, 0.02), 0.32, "counter", {"counter": 0.32, "stove": 0.3, UNNAMED: 0.28}),

@@ -177,6 +177,8 @@ def fuse(
         posterior = hypothesis.posterior
         if posterior is None:
             posterior = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
+            if hypothesis.prior is not None and not any(one.reported for one in hypothesis.evidence):
+                posterior = _with_sure_name(hypothesis.prior, posterior)
         exists = sum(posterior.values())
         if hypothesis.prior is None and exists < min_probability:
             continue
@@ -211,6 +213,16 @@ def fuse(
         tuple(posteriors[i] for i in order),
         network.certainty,
     )
+
+
+def _with_sure_name(prior: Mapping[str, float], posterior: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the posterior after missed detections alone: they speak against the object, not for another name, where
+    the network has a sure name."""
+    exists = sum(prior.values())
+    if max((p for name, p in prior.items() if name != UNNAMED), default=0.0) < NAME_SHARE * exists:
+        return posterior
+    left = min(sum(posterior.values()) / exists, 1.0)
+    return {name: p * left for name, p in prior.items()}
 
 
 def _moved(score: float, before: float | None, after: float) -> float:
