@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import importlib.util
 import sys
 import tempfile
 from collections import Counter
@@ -84,6 +86,8 @@ class OperationCount:
 
     def __enter__(self) -> OperationCount:
         self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
+        if importlib.util.find_spec("warp") is not None:
+            self._entered.enter_context(patch("warp.launch", self._launch(importlib.import_module("warp").launch)))
         self._entered.enter_context(_Calls(self))
         self._entered.enter_context(_Operations(self))
         return self
@@ -98,6 +102,13 @@ class OperationCount:
             return tensor
 
         return from_numpy
+
+    def _launch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def launch(kernel: Any, *args: Any, **options: Any) -> Any:
+            self.operation(kernel.key)
+            return original(kernel, *args, **options)
+
+        return launch
 
     def operation(self, name: str) -> None:
         """Book one."""
@@ -213,7 +224,7 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     with device_path():
         inference = load_inference("tiny", "cpu")
     config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
-    volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="torch")
+    volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="warp")
     it = Perceptron(config, volume, inference)
     frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
     with device_path():

@@ -1,11 +1,12 @@
 """Kernels compiled for GPUs that are not there: registers, spills and shared memory of every variant.
 
     python benchmarks/kernels.py            # table, and out/bench/kernels.json; a minute
-    python benchmarks/kernels.py --quick    # sm_87 and sm_90 in two precisions
+    python benchmarks/kernels.py --quick    # sm_87 and sm_90, the convolution in two precisions
 
 Compiles for sm_80 (A100), 87 (Jetson Orin), 90 (H100) and 100 (B200), and fails (exit code 1) where a variant spills or
-needs more than 168 registers: three blocks of 128 threads must fit a multiprocessor. Needs Triton, whose wheel brings
-ptxas and cuobjdump; ``missing`` names a compiler that is not installed, and its kernels are left out.
+needs more than 168 registers: three blocks of 128 threads must fit a multiprocessor. The sparse convolution is compiled
+by Triton, whose wheel brings ptxas and cuobjdump, the map's kernels by Warp. ``missing`` names a compiler that is not
+installed, and its kernels are left out.
 """
 
 from __future__ import annotations
@@ -57,6 +58,20 @@ def triton_variant(capability: int, precision: str, kind: str) -> tuple[Row, str
     return {"kernel": f"gather_multiply {kind}", "sm": capability, "precision": precision, **usage}, built.asm["ptx"]
 
 
+def warp_kernels(capability: int) -> list[Row]:
+    """Resources of every kernel of the map."""
+    import warp
+
+    from embodied_perceptron.mapping import warp_kernels
+
+    with tempfile.TemporaryDirectory() as folder:
+        warp.compile_aot_module(warp_kernels, arch=capability, module_dir=folder, use_ptx=False)
+        (cubin,) = Path(folder).glob("*.cubin")
+        found = resources(cubin.read_bytes())
+    # Warp appends a hash and "_cuda_kernel_forward" to the name
+    return [{"kernel": name.rsplit("_", 4)[0], "sm": capability, "precision": "", **row} for name, row in found.items()]
+
+
 def resources(cubin: bytes) -> dict[str, Row]:
     """Registers of a thread, bytes of its stack (spills), and shared memory of a block, of each kernel of a binary."""
     import triton
@@ -78,8 +93,10 @@ def too_large(row: Row) -> bool:
     return bool(row["spill_bytes"] > 0 or row["registers"] > MOST_REGISTERS)
 
 
-def variants(quick: bool) -> Iterator[Row]:
+def variants(quick: bool, missing: list[str]) -> Iterator[Row]:
     for capability in (87, 90) if quick else ARCHITECTURES:
+        if "warp" not in missing:
+            yield from warp_kernels(capability)
         for precision in ("fp32", "fp16") if quick else PRECISIONS:
             for kind in ("aligned", "ragged") if quick else CHANNELS:
                 yield triton_variant(capability, precision, kind)[0]
@@ -87,14 +104,14 @@ def variants(quick: bool) -> Iterator[Row]:
 
 def main() -> int:
     options = report.parse(report.parser(__doc__))
-    missing = [name for name in ("triton",) if importlib.util.find_spec(name) is None]
-    rows = [] if missing else list(variants(options.quick))
+    missing = [name for name in ("triton", "warp") if importlib.util.find_spec(name) is None]
+    rows = [] if "triton" in missing else list(variants(options.quick, missing))
     report.show("kernels", rows)
     failed = [row for row in rows if too_large(row)]
     for row in failed:
-        print(f"{row['kernel']} for sm_{row['sm']} in {row['precision']} spills or needs too many registers: {row}")
+        print(f"{row['kernel']} for sm_{row['sm']} {row['precision']} spills or needs too many registers: {row}")
     if missing:
-        print(f"left out, for {', '.join(missing)} is not installed: pip install triton")
+        print(f"left out, for {', '.join(missing)} is not installed: pip install triton warp-lang")
     figures = {
         "variants": len(rows),
         "too_large": len(failed),

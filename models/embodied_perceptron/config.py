@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -52,10 +54,14 @@ REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
 
 def removed_detector(name: str) -> str:
     """Return the message for a detector or layout that this version no longer has."""
-    return (
-        f"{name} was removed in 0.3; bring an ONNX file: --detector FILE.onnx --detector-layout with one of nanodet, "
-        "nanodet-plus, yolov8, yolo11, yolox, rtdetr"
-    )
+    return f"{name} was removed in 0.3; bring an ONNX file of another detector: --detector FILE.onnx"
+
+
+def layout_and_file(entry: str) -> tuple[str, str]:
+    """Split ``LAYOUT:FILE`` or ``FILE`` of a detector; the layout is "" without one."""
+    layout, colon, file = entry.partition(":")
+    is_layout = colon and re.fullmatch(r"[a-z][a-z0-9-]+", layout) is not None  # not a drive letter or a path
+    return (layout, file) if is_layout else ("", entry)
 
 
 @dataclass(frozen=True)
@@ -466,8 +472,9 @@ class LiftOptions:
 
     Attributes:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
-        layout: of the file's outputs; ``coco``: the file holds detections, made by another program.
-        also: further detectors, each LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
+        layout: of the file's outputs; "" = recognised from the file; ``coco``: the file holds detections of another
+            program.
+        also: further detectors, each FILE or LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
             the words to search for.
         from_topics: detections come from other programs.
@@ -496,8 +503,14 @@ class LiftOptions:
         "nanodet-plus",
         "yolov8",
         "yolo11",
+        "yolov5",
         "yolox",
+        "yolox-decoded",
         "rtdetr",
+        "rtdetr-91",
+        "deimv2",
+        "rfdetr",
+        "torchvision",
         "transformers",
         "coco",
     ] = ""
@@ -520,12 +533,12 @@ class LiftOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        _require(bool(self.detector) == bool(self.layout), "detector and layout belong together")
+        _require(bool(self.detector) or not self.layout, "layout needs a detector")
         _require(not (self.detector and self.from_topics), "detector and from_topics exclude each other")
         _require(bool(self.detector) or not self.also, "also needs a first detector")
         for entry in self.also:
-            layout, _, file = entry.partition(":")
-            _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
+            layout, file = layout_and_file(entry)
+            _require(bool(file), f"also must list FILE or LAYOUT:FILE, got {entry!r}")
             _require(layout not in REMOVED_DETECTORS, removed_detector(layout))
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
         _require(
@@ -551,17 +564,39 @@ class LanguageOptions:
     """How sentences are read.
 
     Attributes:
-        reader: ``learned``, a network over MiniLM: the only reader.
+        reader: ``learned``, a network over MiniLM on this machine, or ``endpoint``, a language model: the sentence and
+            the labels of the scene are sent to ``endpoint``. Where that fails, ``learned`` reads.
+        endpoint: URL of an OpenAI-compatible server, with its path: ``http://127.0.0.1:8080/v1``.
+        model: name of the model, as the server knows it.
+        api_key_variable: name of the environment variable that holds the server's key; "" = no key.
+        limit_s: bound of the time that one sentence waits for the model.
 
-    Raises ``ConfigError`` for another reader.
+    Raises ``ConfigError`` for another reader, an incomplete or invalid endpoint, or a limit outside of (0, 20].
     """
 
     reader: str = "learned"
+    endpoint: str = ""
+    model: str = ""
+    api_key_variable: str = ""
+    limit_s: float = 3.0
 
     def __post_init__(self) -> None:
         gone = "reader grammar was removed: delete the setting, or set it to learned"
         _require(self.reader != "grammar", gone)
-        _require(self.reader == "learned", f"reader must be learned, got {self.reader!r}")
+        _require(self.reader in ("learned", "endpoint"), f"reader must be learned or endpoint, got {self.reader!r}")
+        _require(0 < self.limit_s <= 20, f"limit_s must be in (0, 20], got {self.limit_s}")
+        if self.endpoint or self.reader == "endpoint":
+            try:
+                url = urlsplit(self.endpoint)
+                is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+            except ValueError:
+                is_url = False
+            plain = self.endpoint.isascii() and self.endpoint.isprintable() and not set(self.endpoint) & set(" ?#@")
+            _require(  # a user or a query in it may be a secret: the message does not repeat it
+                is_url and plain, "endpoint must be a URL like http://127.0.0.1:8080/v1, without user, query or spaces"
+            )
+        if self.reader == "endpoint":
+            _require(self.model != "", "model must name the model of the endpoint")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from embodied_perceptron.inference.naming import joined_by_name
 from embodied_perceptron.inference.predictor import MapWindow, Predictor, ScenePrediction
 from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
+from embodied_perceptron.language.endpoint import reader_of
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, check_label, check_no_kind
 from embodied_perceptron.language.time_questions import answer_about_past, with_past
@@ -105,7 +106,8 @@ class Perceptron:
         self._stages = _map_stages(self._window, lift, name_of)
         on_forget = [part.forget for part in (self._window, lift) if part is not None]
         self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget)
-        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
+        named, reader = inference is not None, reader_of(config.language)
+        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, named, reader)
 
     @classmethod
     def from_config(

@@ -59,31 +59,33 @@ def test_there_are_outputs_to_check() -> None:
     assert len(OUTPUTS) > 25
 
 
+TWO_LAYOUTS = "--detector FILE --detector-layout yolox --detector-layout yolov8"
 LOADED = "replay ROOM --out OUT"
 WRONG = [
     ("replay ROOM --out FILE/below", "FILE/below cannot be written"),
-    ("replay ROOM --out OUT --detector FILE", "--detector-layout"),
+    ("replay ROOM --out OUT " + TWO_LAYOUTS, "2 layouts for 1 files"),
     ("replay ROOM --out OUT --detector NONE.onnx --detector-layout yolox", "NONE.onnx"),
     ("replay ROOM --out OUT --detector FILE --detector-layout yolo99", "yolo99"),
     ("replay ROOM --out OUT --weights NONE.safetensors", "NONE.safetensors"),
     ("replay ROOM --out OUT --map NONE", "NONE"),
     ("replay ROOM --out OUT --config NONE.yaml", "NONE.yaml"),
     ("replay NONE --out OUT", "NONE"),
-    ("explain ROOM --object 1 --detector FILE", "--detector-layout"),
+    ("explain ROOM --object 1 " + TWO_LAYOUTS, "2 layouts for 1 files"),
     ("explain NONE --object 1", "NONE"),
     ("view NONE", "NONE"),
     ("describe NONE", "NONE"),
     ("diff NONE ROOM", "NONE"),
     ("mcp --map NONE", "NONE"),
     ("export-map NONE --out OUT.glb", "NONE"),
-    ("learn --from ROOM --out OUT/w.safetensors --pseudo --detector FILE", "--detector-layout"),
+    ("learn --from ROOM --out OUT/w.safetensors --pseudo " + TWO_LAYOUTS, "2 layouts for 1 files"),
     ("learn --from ROOM --out OUT/w.safetensors --weights NONE.safetensors", "NONE.safetensors"),
     ("evaluate recording --recording ROOM --out OUT --labels NONE.json", "NONE.json"),
     ("evaluate recording --recording ROOM --out OUT --weights NONE.safetensors", "NONE.safetensors"),
     ("evaluate all --data NONE --out OUT", "NONE"),
     ("evaluate all --data ROOM --out OUT --weights NONE.safetensors", "NONE.safetensors"),
-    ("evaluate arkitscenerefer --data ROOM --out OUT --detector FILE", "--detector-layout"),
-    ("evaluate robustness --data ROOM --out OUT --detector FILE", "--detector-layout"),
+    ("evaluate robustness --data ROOM --out OUT --detector-layout yolov8", "1 layouts for 0 files"),
+    ("replay ROOM --out OUT --detections NONE.json", "NONE.json"),
+    ("evaluate recording --recording ROOM --out OUT --degrade recall=0.5", "--degrade belongs to --detections"),
     ("train --task detection --data NONE --out OUT", "NONE"),
     ("export-bag NONE --out OUT", "NONE"),
     ("export-bag ROOM --out ROOM", "exists already"),

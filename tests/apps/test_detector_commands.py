@@ -45,7 +45,7 @@ def test_a_detector_of_the_command_line_is_used_and_told_of(room, tmp_path):
     pytest.importorskip("onnxruntime")
     source, config = room
     model = yolov8(tmp_path / "net.onnx")
-    options = ("--config", config, "--detector", model, "--detector-layout", "yolov8")
+    options = ("--config", config, "--detector", model)
     result = replay(source, tmp_path / "out", *options)
     assert result.exit_code == 0, result.output
     lift = json.loads((tmp_path / "out" / "timings.json").read_text())["lift"]
@@ -54,6 +54,27 @@ def test_a_detector_of_the_command_line_is_used_and_told_of(room, tmp_path):
     assert lift["found"] == lift["lifted"] + sum(lift["dropped"].values())
     assert (lift["detector"], lift["failures"]) == ("running", 0)
     assert lift["detector_ms"] > 0
+
+
+def test_trying_a_detector_shows_both_maps(room, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source, config = room
+    options = [
+        "--detector",
+        str(yolov8(tmp_path / "net.onnx")),
+        "--config",
+        str(config),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    app = typer.Typer()
+    detector_commands.register(app)
+    done = RUN.invoke(app, ["detector", "try", str(source), *options])
+    assert done.exit_code == 0, done.output
+    assert "all with a name" in done.output
+    lifted = [json.loads((tmp_path / "out" / n / "timings.json").read_text()).get("lift") for n in ("without", "with")]
+    assert lifted[0] is None
+    assert lifted[1]["pictures"] >= 1
 
 
 def test_without_a_detector_nothing_is_told(room, tmp_path):
@@ -66,9 +87,9 @@ def test_without_a_detector_nothing_is_told(room, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--detector", "net.onnx"), "belong together"),
-        (("--detector-layout", "yolov8"), "belong together"),
-        (("--detector", "net.onnx", "--detector-layout", "yolov8", "--ros"), "belongs to --direct"),
+        (("--detector-layout", "yolov8"), "1 layouts for 0 files"),
+        (("--detector", "a.onnx", "--detector", "b.onnx", "--detector-layout", "yolov8"), "1 layouts for 2 files"),
+        (("--detector", "net.onnx", "--detector-layout", "yolov8", "--ros"), "belong to --direct"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(room, tmp_path, options, message):
@@ -86,7 +107,9 @@ def test_unknown_layouts_and_missing_files_are_named(room, tmp_path):
     removed = ("--detector", str(file), "--detector-layout")
     for options in ((*removed, "centernet"), (*removed, "yolov8", *removed, "coco-ssd")):
         result = replay(room[0], tmp_path / "out", *options)
-        assert f"{options[-1]} was removed in 0.3; bring an ONNX file: --detector FILE.onnx" in str(result.exception)
+        assert f"{options[-1]} was removed in 0.3; bring an ONNX file of another detector: --detector FILE.onnx" in str(
+            result.exception
+        )
     result = replay(room[0], tmp_path / "out", "--detector", "/no/net.onnx", "--detector-layout", "yolov8")
     assert "/no/net.onnx" in str(result.exception)
 
@@ -116,7 +139,7 @@ def test_installing_from_a_package_at_hand(archive, tmp_path, monkeypatch):
     out = tmp_path / "new" / "small.onnx"
     done = RUN.invoke(app, ["detector", "install", "nanodet", "--package", str(archive), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "--detector-layout nanodet" in done.output
+    assert f"use it: --detector {out}" in " ".join(done.output.split())
     assert out.read_bytes() == b"{}weights"
 
 

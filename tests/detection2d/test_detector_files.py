@@ -131,13 +131,32 @@ def test_a_pointer_among_the_files_of_a_folder(tmp_path: Path) -> None:
         lift_from_options(LiftOptions(detector=str(tmp_path), layout="transformers"))
 
 
-@pytest.mark.parametrize("layout", ["yolov8", "yolox"])
-def test_a_replay_whose_detector_has_another_layout_fails_and_says_so(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("layout", ["yolox", "rtdetr"])
+def test_another_layout_is_an_error_before_the_first_frame(tmp_path: Path, layout: str) -> None:
     model = write_constant_model(tmp_path / "d.onnx", {"output0": END_TO_END}, size=(640, 640))
     source = write_recording(tmp_path / "room", count=3)
     arguments = ["replay", str(source), "--out", str(tmp_path / "out"), "--weights", "none"]
     done = RUN.invoke(cli.build_app(()), [*arguments, "--detector", str(model), "--detector-layout", layout])
-    assert done.exit_code == 1, done.output
-    assert "the detector could not be used" in done.output
-    assert "end-to-end export" in done.output
-    assert "3 fused" in done.output, "the map is there all the same"
+    assert isinstance(done.exception, DetectorFileError), done.output
+    assert f"layout {layout}: expected" in str(done.exception)
+    assert "output0 (1, 300, 6)" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("told", [[], ["--detector-layout", "yolov8"]])
+def test_a_replay_uses_an_end_to_end_file(tmp_path: Path, told: list[str]) -> None:
+    model = write_constant_model(tmp_path / "d.onnx", {"output0": END_TO_END}, size=(640, 640))
+    source = write_recording(tmp_path / "room", count=3)
+    arguments = ["replay", str(source), "--out", str(tmp_path / "out"), "--weights", "none", "--detector", str(model)]
+    done = RUN.invoke(cli.build_app(()), [*arguments, *told])
+    assert done.exit_code == 0, done.output
+    assert "0 found in 3 images" in done.output or "0 found in" in done.output
+
+
+def test_detectors_of_a_configuration_are_named_by_their_layouts(tmp_path: Path) -> None:
+    first = write_constant_model(tmp_path / "a.onnx", {"output0": END_TO_END})
+    second = write_constant_model(tmp_path / "b.onnx", {"output": np.zeros((1, 315, 85), np.float32)})
+    options = LiftOptions(detector=str(first), also=(str(second), f"yolov8:{first}"))
+    lift = lift_from_options(options)
+    assert lift is not None
+    assert [slot.source for slot in lift._slots] == ["yolov8", "yolox", "yolov8 3"]

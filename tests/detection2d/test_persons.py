@@ -15,6 +15,7 @@ from support.onnx_files import write_constant_model
 
 from embodied_perceptron.config import ConfigError, LiftOptions
 from embodied_perceptron.detection2d.detections2d import no_detections
+from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.persons import PersonMask, PersonRules, person_mask
 from embodied_perceptron.detection2d.pipeline import DetectionLift
@@ -188,7 +189,7 @@ def test_the_configuration_decides(tmp_path):
     lift = lift_from_options(LiftOptions(detector=str(model), layout="yolov8", persons="mapped"))
     assert lift is not None
     assert lift.persons is None
-    chairs = LiftOptions(detector=str(model), layout="yolov8", classes=("chair",))
+    chairs = LiftOptions(detector=str(model), layout="yolov8", classes=("human being", *COCO_CLASSES[1:]))
     lift = lift_from_options(chairs)
     assert lift is not None
     assert lift.persons is None, "it knows nobody"

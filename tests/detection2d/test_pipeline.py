@@ -575,8 +575,7 @@ def test_detections_of_another_program_come_with_the_cameras_stamps(seen):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"detector": "x.onnx"}, "belong together"),
-        ({"layout": "yolov8"}, "belong together"),
+        ({"layout": "yolov8"}, "layout needs a detector"),
         ({"detector": "x.onnx", "layout": "yolov99"}, "must be one of"),
         ({"detector": "x.onnx", "layout": "yolox", "from_topics": True}, "exclude"),
         ({"min_score": 2.0}, "min_score"),

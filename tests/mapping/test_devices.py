@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import torch
 from support.online_world import config as online_config
 from support.online_world import inference, walk
-from support.volume_frames import assert_same_voxels, random_walk
+from support.volume_frames import assert_same_voxels, needs_warp, random_walk
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from embodied_perceptron.config import (
@@ -26,8 +27,7 @@ from embodied_perceptron.config import (
     PerceptronConfig,
     VolumeConfig,
 )
-from embodied_perceptron.mapping import device_map, devices, volume, voxels
-from embodied_perceptron.mapping.device_map import DeviceMap
+from embodied_perceptron.mapping import devices, volume, voxels
 from embodied_perceptron.mapping.devices import is_device_fault, resolve_device, yield_to_fusion
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -125,6 +125,7 @@ def test_auto_leaves_a_gpu_alone_that_does_not_work(
 def test_voxels_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is there stays without voxels when the network is on the CPU; a device that is named is kept."""
     monkeypatch.setattr(devices, "_automatic", lambda: (torch.device("meta"), "a GPU"))
+    monkeypatch.setattr(volume, "device_map", lambda config, device, spill: SimpleNamespace(device=device))
     it = Perceptron(PerceptronConfig(network=NetworkOptions(device="cpu")), inference=inference("float32"))
     assert it.devices == {"network": "cpu", "volume": "cpu"}
     assert isinstance(it.volume._map, HostMap)
@@ -145,27 +146,32 @@ def anew(error: RuntimeError) -> RuntimeError:
     return type(error)(*error.args)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, method: str, at: int, error: RuntimeError, for_good: bool) -> None:
-    """From call ``at`` on (or at this one alone) a method of the device's voxels fails."""
-    calls = [0]
-    original: Callable[..., Any] = getattr(DeviceMap, method)
+def failing(monkeypatch: pytest.MonkeyPatch, what: str, at: int, error: RuntimeError, for_good: bool) -> None:
+    """From call ``at`` on (or at this one alone) a method of the device's map fails, or a kernel of it."""
+    from embodied_perceptron.mapping.warp_map import WarpMap
 
-    def call(self: DeviceMap, *args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == at or (for_good and calls[0] > at):
-            raise anew(error)
+    calls = [0]
+    method = what if hasattr(WarpMap, what) else "_launch"
+    original: Callable[..., Any] = getattr(WarpMap, method)
+
+    def call(self: WarpMap, *args: Any, **kwargs: Any) -> Any:
+        if method == what or args[0].key.endswith(what):
+            calls[0] += 1
+            if calls[0] == at or (for_good and calls[0] > at):
+                raise anew(error)
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(DeviceMap, method, call)
+    monkeypatch.setattr(WarpMap, method, call)
 
 
-@pytest.mark.parametrize("method", ["_add_points", "_clear_seen_through", "gather"])
+@needs_warp
+@pytest.mark.parametrize("what", ["erase_blocks", "rebuild_table", "accumulate", "merge", "clear_blocks", "gather"])
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])
-def test_a_map_outlives_its_device(method: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_outlives_its_device(what: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory in the middle of a frame, and of a copy: the voxels move as they are."""
     frames = random_walk(3, 8)
-    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="torch")
-    failing(monkeypatch, method, 4, error, for_good=False)
+    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="warp")
+    failing(monkeypatch, what, 4, error, for_good=False)
     for frame in frames:
         a, b = expected.integrate(frame), found.integrate(frame)
         assert (a.points, a.voxels_touched, a.voxels_cleared) == (b.points, b.voxels_touched, b.voxels_cleared)
@@ -177,7 +183,7 @@ def test_a_map_outlives_its_device(method: str, error: RuntimeError, monkeypatch
 
 
 class FailsOnce(TorchDispatchMode):
-    """Out of memory at one operation, of those that are counted from the first on."""
+    """Out of memory at one operation or launch, of those that are counted from the first on."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -185,26 +191,37 @@ class FailsOnce(TorchDispatchMode):
         self.operations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations += func is not torch.ops.aten.detach.default  # which needs no memory
-        if self.operations == self.at:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.count(func is not torch.ops.aten.detach.default)  # which needs no memory
         return func(*args, **(kwargs or {}))
 
+    def count(self, operations: int) -> None:
+        self.operations += operations
+        if operations and self.operations == self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
-def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@needs_warp
+@pytest.mark.parametrize("max_blocks", [4096, 200])
+def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(
+    max_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The map and the report are those of a CPU, whichever operation of the device finds no memory."""
     monkeypatch.setattr(voxels, "BAND_PIXELS", 64 * 24)  # two bands
     frames = random_walk(1, 4)
-    config = VolumeConfig(voxel_size_m=0.04, max_blocks=4096, radius_m=5.0)
+    from embodied_perceptron.mapping.warp_map import WarpMap
+
+    launch = WarpMap._launch
+    config = VolumeConfig(voxel_size_m=0.04, max_blocks=max_blocks, radius_m=5.0)
     expected = FeatureVolume(config)
     reports = [expected.integrate(frame) for frame in frames]
     assert reports[-1].voxels_cleared > 0
 
     def fails(at: int) -> tuple[FeatureVolume, FailsOnce]:
-        found = FeatureVolume(config, kernels="torch")
+        found = FeatureVolume(config, kernels="warp")
         for frame in frames[:-1]:
             found.integrate(frame)
-        with FailsOnce(at) as device:
+        with FailsOnce(at) as device, monkeypatch.context() as patch:
+            patch.setattr(WarpMap, "_launch", lambda self, *a: (device.count(1), launch(self, *a)))
             report = found.integrate(frames[-1])
         assert report.counts == reports[-1].counts, at
         assert_same_voxels(found.snapshot(1), expected.snapshot(1), str(at))
@@ -213,20 +230,21 @@ def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(monkeypatch:
     found, device = fails(0)
     assert not found.fault
     last = device.operations
-    assert last > 150
-    for at in (*range(1, last, 23), *range(last - 6, last + 1)):
+    assert last > 15
+    for at in range(1, last + 1):
         found, _ = fails(at)
         assert "out of memory" in found.fault
 
 
+@needs_warp
 def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pytest.MonkeyPatch) -> None:
     every = KeyframeConfig(translation_m=1e-6, rotation_rad=1e-6, min_interval_s=0.0, max_count=40)
     frames = random_walk(3, 6)
-    expected, found = FeatureVolume(VolumeConfig(), every), FeatureVolume(VolumeConfig(), every, kernels="torch")
+    expected, found = FeatureVolume(VolumeConfig(), every), FeatureVolume(VolumeConfig(), every, kernels="warp")
     for frame in frames[:-1]:
         expected.integrate(frame)
         found.integrate(frame)
-    failing(monkeypatch, "_add_points", 1, LOST, for_good=True)
+    failing(monkeypatch, "accumulate", 1, LOST, for_good=True)
     failing(monkeypatch, "gather", 1, LOST, for_good=True)
     expected.integrate(frames[-1])
     assert found.integrate(frames[-1]).fused
@@ -234,8 +252,11 @@ def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pyte
     assert_same_voxels(found.snapshot(1), expected.snapshot(1))
 
 
+@needs_warp
 def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It failed after it was asked: what it did is not known, and the next frame moves the map."""
+
+    from embodied_perceptron.mapping import warp_map
 
     class Event:
         def query(self) -> bool:
@@ -244,43 +265,68 @@ def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.Monkey
         synchronize = query
 
     frames = random_walk(3, 4)
-    found = FeatureVolume(VolumeConfig(), kernels="torch")
+    found = FeatureVolume(VolumeConfig(), kernels="warp")
     found.integrate(frames[0])
     with monkeypatch.context() as patch:
-        patch.setattr(device_map._Counts, "send", lambda counts: setattr(counts, "_event", Event()))
+        patch.setattr(warp_map._Counts, "send", lambda counts: setattr(counts, "_event", Event()))
         report = found.integrate(frames[1])
     assert report.counts.ready()
     assert (report.fused, report.points, report.voxels_cleared) == (True, 0, 0)
-    failing(monkeypatch, "_add_points", 1, LOST, for_good=True)
+    failing(monkeypatch, "accumulate", 1, LOST, for_good=True)
     assert found.integrate(frames[2]).points > 0
     assert found.fault
     assert found.statistics().frames_fused == 3
 
 
+@needs_warp
 def test_faults_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = FeatureVolume(VolumeConfig(), kernels="torch")
-    failing(monkeypatch, "_add_points", 1, RuntimeError("shapes do not fit"), for_good=True)
+    found = FeatureVolume(VolumeConfig(), kernels="warp")
+    failing(monkeypatch, "accumulate", 1, RuntimeError("shapes do not fit"), for_good=True)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         found.integrate(random_walk(3, 1)[0])
     assert not found.fault
 
 
 def test_a_card_without_room_for_the_voxels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> DeviceMap:
+    def no_room(*_: object) -> HostMap:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.2 GiB")
 
-    monkeypatch.setattr(volume, "DeviceMap", no_room)
-    found = FeatureVolume(VolumeConfig(), kernels="torch")
+    monkeypatch.setattr(volume, "device_map", no_room)
+    found = FeatureVolume(VolumeConfig(), kernels="warp")
     assert isinstance(found._map, HostMap)
     assert "cpu has no room for the map's voxels: CUDA out of memory" in found.fault
     with pytest.raises(ConfigError, match="no room for the map's voxels"):
-        FeatureVolume(VolumeConfig(device="cpu"), kernels="torch")
+        FeatureVolume(VolumeConfig(device="cpu"), kernels="warp")
 
 
+def test_without_the_package_the_cpu_holds_the_map(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "embodied_perceptron.mapping.warp_map", None)  # its import fails
+    with caplog.at_level(logging.WARNING):
+        found = FeatureVolume(VolumeConfig(), kernels="warp")
+    assert isinstance(found._map, HostMap)
+    assert "voxels are on the CPU: a map on cpu needs the package warp-lang" in found.fault
+    assert caplog.messages == [found.fault]
+    assert found.integrate(random_walk(3, 1)[0]).points > 0
+
+
+@needs_warp
+def test_a_driver_that_is_too_old_leaves_the_map_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError(f"CUDA driver 11.4 is older than 12.0, on {device}\nmore lines")
+
+    monkeypatch.setattr("warp.device_from_torch", refuse)
+    found = FeatureVolume(VolumeConfig(), kernels="warp")
+    assert isinstance(found._map, HostMap)
+    assert found.fault.endswith("warp-lang does not work on cpu: CUDA driver 11.4 is older than 12.0, on cpu")
+
+
+@needs_warp
 def test_a_device_gives_memory_as_the_map_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_map, "_FIRST_SLOTS", 64)
+    monkeypatch.setattr("embodied_perceptron.mapping.warp_map._FIRST_SLOTS", 64)
     frames = random_walk(3, 8)
-    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="torch")
+    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="warp")
     reserved = [found.statistics().reserved_bytes]
     for frame in frames:
         expected.integrate(frame)
@@ -293,10 +339,11 @@ def test_a_device_gives_memory_as_the_map_grows(monkeypatch: pytest.MonkeyPatch)
     assert found.snapshot(1).coords.tolist() == expected.snapshot(1).coords.tolist()
 
 
+@needs_warp
 def test_a_device_without_room_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_map, "_FIRST_SLOTS", 64)
+    monkeypatch.setattr("embodied_perceptron.mapping.warp_map._FIRST_SLOTS", 64)
     failing(monkeypatch, "_allocate", 2, torch.OutOfMemoryError("CUDA out of memory"), for_good=True)
-    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="torch")
+    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="warp")
     for frame in random_walk(3, 4):
         assert found.integrate(frame).counts == expected.integrate(frame).counts
     assert isinstance(found._map, HostMap)

@@ -340,13 +340,9 @@ def test_blocks_are_the_rows_that_they_were_made_of():
     assert not keys
 
 
-def test_only_the_cpu_spills_and_only_to_a_folder_that_is_there(tmp_path):
+def test_a_spill_needs_a_folder_that_is_there(tmp_path):
     with pytest.raises(ConfigError, match=r"spill\.folder .* cannot be used"):
         BlockSpill(tmp_path / "missing", 2**20)
-    spill = BlockSpill(tmp_path, 2**20)
-    with pytest.raises(ConfigError, match=r"set volume\.device to cpu"):
-        FeatureVolume(CONFIG, KeyframeConfig(), kernels="torch", spill=spill)
-    spill.close()
     with pytest.raises(ValueError, match="max_gib must be in"):
         SpillConfig(max_gib=0.0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
-from support.volume_frames import K, posed, random_walk, wall
+from support.volume_frames import KERNELS, K, posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -176,7 +176,7 @@ def over_a_floor(height_m: float = 1.3) -> tuple[NDArray[np.float64], NDArray[np
     return R, np.where(depth < 4.0, depth, 0.0)
 
 
-@pytest.mark.parametrize("kernels", ["numba", "torch"])
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_what_stood_on_a_floor_seen_at_a_low_angle_is_cleared(kernels: str) -> None:
     """The pixel below sees the floor decimetres nearer: its depth says nothing of what is above the floor."""
     config = VolumeConfig(voxel_size_m=0.06, clearing_margin_m=0.05, clearing_margin_per_m2=0.01, max_blocks=4096)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.volume_frames import assert_same_voxels, random_walk, wall
+from support.volume_frames import KERNELS, assert_same_voxels, random_walk, wall
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.mapping import storage
@@ -54,7 +54,7 @@ def path(volume: FeatureVolume, tmp_path: Path) -> Path:
     return tmp_path / "map.safetensors"
 
 
-@pytest.mark.parametrize("kernels", ["numba", "torch"])
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_round_trip_and_going_on(volume: FeatureVolume, path: Path, kernels: str) -> None:
     loaded = FeatureVolume.from_file(path, kernels=kernels)  # type: ignore[arg-type]
     assert loaded.config == CONFIG

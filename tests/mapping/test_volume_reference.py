@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 from support.reference_volume import ReferenceVolume
-from support.volume_frames import assert_same_voxels, posed, random_walk, wall
+from support.volume_frames import KERNELS, assert_same_voxels, needs_warp, posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.mapping import device_map, voxels
+from embodied_perceptron.mapping import spill as spill_module
+from embodied_perceptron.mapping import voxels
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
-Kernels = Literal["numba", "torch"]
-both = pytest.mark.parametrize("kernels", ["numba", "torch"])
+Kernels = Literal["numba", "warp"]
+both = pytest.mark.parametrize("kernels", KERNELS)
 
 CONFIGS = {
     "plain": VolumeConfig(voxel_size_m=0.04, max_blocks=4096),
@@ -171,10 +172,11 @@ def test_tiny_images(kernels: Kernels, shape: tuple[int, int]) -> None:
     assert_equal(volume, reference)
 
 
+@needs_warp
 def test_kernels_agree_on_borders_of_voxels() -> None:
     """Round numbers put points exactly on the faces of voxels, where any difference in rounding would show."""
     rng = np.random.default_rng(3)
-    volumes = [FeatureVolume(VolumeConfig(max_blocks=4096), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=4096), kernels=k) for k in ("numba", "warp")]  # type: ignore[arg-type]
     for i in range(6):
         depth = (rng.integers(0, 40, (48, 64)) * np.float32(0.1)).astype(np.float32)
         for volume in volumes:
@@ -183,22 +185,11 @@ def test_kernels_agree_on_borders_of_voxels() -> None:
     assert_same_voxels(a, b)
 
 
-@pytest.mark.parametrize("few_cells", [1, 1 << 21])
-def test_where_points_lie_is_found_in_a_large_box_too(few_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Around what the camera could see, or around the points themselves."""
-    monkeypatch.setattr(device_map, "_FEW_CELLS", few_cells)
-    volumes = [FeatureVolume(CONFIGS["radius"], kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
-    for frame in random_walk(4, 5):
-        reports = [volume.integrate(frame) for volume in volumes]
-        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
-    a, b = (v.snapshot(1) for v in volumes)
-    assert_same_voxels(a, b)
-
-
+@needs_warp
 def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
     camera = read_tum_camera(kitchen_dir)
     poses, colors = dict(camera.poses), dict(camera.color_files)
-    volumes = [FeatureVolume(VolumeConfig(max_blocks=8192), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=8192), kernels=k) for k in ("numba", "warp")]  # type: ignore[arg-type]
     for stamp, path in camera.depth_files[:40:8]:
         color, depth = camera.read_color(colors[stamp]), camera.read_depth(path)
         frame = PosedFrame(RgbdFrame(stamp, "kitchen", color, depth, camera.intrinsics), poses[stamp])
@@ -209,23 +200,38 @@ def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
     assert_same_voxels(a, b)
 
 
+@needs_warp
 @pytest.mark.parametrize("budget", [64, 170, 4096])
-@pytest.mark.parametrize("first_slots", [16, 16_384])
+@pytest.mark.parametrize(("first_slots", "spills"), [(16, False), (16_384, False), (16, True)])
 def test_random_lives_on_a_device_are_those_on_the_cpu(
-    first_slots: int, budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    first_slots: int, spills: bool, budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Frames, eviction, corrected poses, cleared boxes, files, resets; counts that a device tells late."""
-    rng = np.random.default_rng(budget)
-    monkeypatch.setattr(device_map, "_CLEARED_AT_ONCE", 7)
-    monkeypatch.setattr(device_map, "_FIRST_SLOTS", first_slots)
-    monkeypatch.setattr(device_map._Counts, "ready", lambda counts: bool(rng.random() < 0.3))
+    """Frames, eviction, corrected poses, cleared boxes, files, resets, blocks that leave for the disk and return;
+    counts that a device tells late."""
+    from embodied_perceptron.mapping import warp_map
+
+    rng, late = np.random.default_rng(budget), np.random.default_rng(1)
+    monkeypatch.setattr(spill_module, "_SEGMENT_VOXELS", 400)
+    monkeypatch.setattr(warp_map, "_FIRST_SLOTS", first_slots)
+    monkeypatch.setattr(warp_map._Counts, "ready", lambda counts: bool(late.random() < 0.3))
     config = VolumeConfig(voxel_size_m=0.04, max_range_m=2.5, radius_m=2.5, max_blocks=budget)
     every = KeyframeConfig(translation_m=1e-6, rotation_rad=1e-6, min_interval_s=0.0, max_count=5)
-    cpu, device = (FeatureVolume(config, every, kernels=k) for k in ("numba", "torch"))  # type: ignore[arg-type]
+    spilled = [spill_module.BlockSpill(tmp_path, 2**30) if spills else None for _ in range(2)]
+    cpu, device = (
+        FeatureVolume(config, every, kernels=k, spill=spill)  # type: ignore[arg-type]
+        for k, spill in zip(("numba", "warp"), spilled, strict=True)
+    )
     happened: Counter[str] = Counter()
     for i, frame in enumerate(random_walk(budget, 36)):
         reports = [volume.integrate(frame) for volume in (cpu, device)]
-        event = str(rng.choice(["nothing", "box", "poses", "file", "reset"], p=[0.5, 0.2, 0.2, 0.07, 0.03]))
+        for segment in (s for spill in spilled if spill is not None for s in spill._segments):
+            if segment.read is not None:
+                segment.read.exception()
+        event = (
+            "file"
+            if i == 24
+            else str(rng.choice(["nothing", "box", "poses", "file", "reset"], p=[0.5, 0.2, 0.2, 0.07, 0.03]))
+        )
         happened[event] += 1
         if event == "box":
             box = np.concatenate([frame.T_world_camera[:3, 3], rng.uniform(0.5, 3.0, 3), rng.uniform(-1, 1, 3)])
@@ -252,12 +258,49 @@ def test_random_lives_on_a_device_are_those_on_the_cpu(
         a, b = (volume.snapshot(1) for volume in (cpu, device))
         assert_same_voxels(a, b)
         assert len(cpu) == len(device)
-        assert cpu.statistics().blocks == device.statistics().blocks
+        here, there = cpu.statistics(), device.statistics()
+        assert here.blocks == there.blocks
+        assert here.blocks_left_behind == there.blocks_left_behind, i
+        happened["left"] += there.blocks_left_behind
     assert {"box", "poses", "file", "cleared", "budget" if budget == 64 else "radius"} <= set(+happened)
+    assert (happened["left"] > 0) == spills
+    assert not device.fault
+    for spill in spilled:
+        if spill is not None:
+            spill.close()
 
 
+@needs_warp
+@pytest.mark.parametrize("budget", [64, 151])
+def test_the_nearest_blocks_are_kept_where_distances_are_equal(budget: int) -> None:
+    """A camera in the middle of blocks that lie around it in pairs: the smaller key decides."""
+    config = VolumeConfig(voxel_size_m=0.015, max_blocks=budget, max_range_m=3.0, radius_m=4.0, clearing=False)
+    volumes = [FeatureVolume(config, kernels=k) for k in ("numba", "warp")]  # type: ignore[arg-type]
+    for i, z in enumerate((2.4, 2.8, 2.4)):
+        reports = [volume.integrate(wall(z, i)) for volume in volumes]
+        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
+        assert_same_voxels(*(volume.snapshot(1) for volume in volumes))
+    assert reports[0].points_refused > 0
+
+
+@needs_warp
+@pytest.mark.parametrize("range_m", [1.0, 5.0, 1e12])
+def test_no_frame_touches_more_blocks_than_its_bound(range_m: float) -> None:
+    from embodied_perceptron.mapping.warp_map import most_blocks
+
+    rng = np.random.default_rng(int(range_m) % 97)
+    config = VolumeConfig(voxel_size_m=0.02, max_range_m=range_m, radius_m=2 * range_m, max_blocks=8192)
+    volume = FeatureVolume(config)
+    frame = posed(rng.uniform(0.3, min(range_m, 6.0), (48, 64)).astype(np.float32), 0, at=(0.01, 0.02, 1.0))
+    volume.integrate(frame)
+    bound = most_blocks(voxels.FrameView.of(frame, 0.02), volume._rule, 0.16)
+    assert volume.statistics().blocks <= bound
+    assert range_m > 1.0 or bound < 2000
+
+
+@needs_warp
 def test_points_beyond_the_keys_are_refused_by_number() -> None:
-    volumes = [FeatureVolume(VolumeConfig(max_blocks=64), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=64), kernels=k) for k in ("numba", "warp")]  # type: ignore[arg-type]
     for volume in volumes:
         for i, far in enumerate([3e4, 1e9, 1e300]):
             report = volume.integrate(posed(np.full((48, 64), 1.0), i, at=(far, 0.0, 0.0)))

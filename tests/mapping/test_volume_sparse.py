@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from support.volume_frames import posed, random_walk, wall
+from support.volume_frames import KERNELS, posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
@@ -25,16 +25,16 @@ from embodied_perceptron.mapping.voxels import VoxelRows
 ALL = ("color", "offset", "height", "point", "log_hits", "one")
 
 
-def make(kernels: Literal["numba", "torch"] = "numba") -> FeatureVolume:
+def make(kernels: Literal["numba", "warp"] = "numba") -> FeatureVolume:
     volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096, min_hits=1), kernels=kernels)
     for frame in random_walk(31, 10):
         volume.integrate(frame)
     return volume
 
 
-@pytest.mark.parametrize("kernels", ["numba", "torch"])
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("factor", [1, 2, 3, 8])
-def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"]) -> None:
+def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "warp"]) -> None:
     volume = make(kernels)
     snapshot = volume.snapshot()
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -15,6 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from support.volume_frames import needs_warp
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
@@ -40,12 +41,12 @@ PERCEIVE = {
     "nn/occupancy.py": (42, 0),
     "sparse/conv.py": (16, 0),
     "inference/predictor.py": (14, 1),
-    "mapping/device_map.py": (17, 1),
+    "mapping/warp_map.py": (17, 1),
     "nn/backbone.py": (54, 0),
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
-    "mapping/device_map.py": (60, 0),
+    "mapping/warp_map.py": (20, 0),
     "nn/image_encoder.py": (100, 0),
 }
 TOTAL = (690, 12)  # of a perception
@@ -68,6 +69,7 @@ def bench() -> ModuleType:
     return device_ops
 
 
+@needs_warp
 def test_a_look_and_a_keyframe_ask_for_no_more(bench: ModuleType) -> None:
     counts = bench.look_and_keyframe()
     operations, waits = TOTAL
@@ -81,6 +83,7 @@ def test_a_look_and_a_keyframe_ask_for_no_more(bench: ModuleType) -> None:
         assert set(bounds) <= set(count.row()["by_module"])  # the path of devices was taken
 
 
+@needs_warp
 def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
     """Two rooms, walls askew: what is fused, boxes, cells, and the map that is copied."""
     frames_of, again, every_frame = bench.frames_of, bench.again, bench.every_frame
@@ -92,7 +95,7 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
         with path():
             inference = load_inference("tiny", "cpu")
         config = PerceptronConfig(keyframes=every_frame(5), network=NetworkOptions(weights="tiny"))
-        kernels = "torch" if looks else "numba"
+        kernels = "warp" if looks else "numba"
         volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels=kernels)
         it = Perceptron(config, volume, inference)
         with path():

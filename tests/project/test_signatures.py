@@ -15,9 +15,9 @@ LEFT = {"_fronts"}
 
 
 def is_compiled(node: ast.FunctionDef) -> bool:
-    """By Numba or Triton, which take no objects: arrays and numbers one by one."""
+    """By Numba, Triton or Warp, which take no objects: arrays and numbers one by one."""
     decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-    return any("njit" in text or text.startswith("triton.jit") for text in decorators)
+    return any("njit" in text or text.startswith(("triton.jit", "wp.kernel", "wp.func")) for text in decorators)
 
 
 def is_command(node: ast.FunctionDef) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import fields
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, quaternion_to_rotation
@@ -14,6 +16,8 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 # looks along world x: optical x = -y, optical y = -z, optical z = x
 R_WORLD_CAMERA = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 
+needs_warp = pytest.mark.skipif(importlib.util.find_spec("warp") is None, reason="warp-lang is not installed")
+KERNELS = ["numba", pytest.param("warp", marks=needs_warp)]
 K = Intrinsics(40.0, 40.0, 31.5, 23.5, 64, 48)
 
 

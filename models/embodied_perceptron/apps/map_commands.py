@@ -292,7 +292,9 @@ def explain(
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     weights: Annotated[str | None, typer.Option(help="Network: a shipped name, or a weights file.")] = None,
     detector: Annotated[list[Path] | None, typer.Option(help="ONNX file of a 2-D detector; repeatable.")] = None,
-    detector_layout: Annotated[list[str] | None, typer.Option(help="Layout of its outputs, for each of them.")] = None,
+    detector_layout: Annotated[
+        list[str] | None, typer.Option(help="Layout of its outputs, where the files do not tell; for each of them.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the verdict, and the lines below it.")] = False,
 ) -> None:
     """Explain an object or a place: what network and detectors found there, and what the map made of it.

@@ -193,12 +193,16 @@ def with_detectors(
             raise CommandError("--detections stands in place of --detector: give one of them")
         detectors, layouts = [detections], [COCO_LAYOUT]
     files, layouts = list(detectors or ()), list(layouts or ())
-    if len(files) != len(layouts):
-        raise CommandError("--detector and --detector-layout belong together, one layout for each file")
+    if layouts and len(files) != len(layouts):
+        raise CommandError(
+            f"--detector-layout is needed for no file or for each: {len(layouts)} layouts for {len(files)} files"
+        )
+    layouts = layouts or [""] * len(files)
     if missing := [str(file) for file in files if not file.is_file()]:
         raise CommandError(f"no detector file at {', '.join(missing)}")
     if not files:
         return settings
     wanted = config_to_dict(settings.lift) | {"detector": str(files[0]), "layout": layouts[0], "from_topics": False}
-    wanted["also"] = [f"{layout}:{file}" for layout, file in zip(layouts[1:], files[1:], strict=True)]
+    entries = [f"{layout}:{file}" if layout else str(file) for layout, file in zip(layouts, files, strict=True)]
+    wanted["also"] = entries[1:]
     return replace(settings, lift=config_from_dict(LiftOptions, wanted, "lift"))

@@ -150,7 +150,7 @@ def replay_command(
     detector_layout: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr; one for each detector."
+            help="Layout of its outputs, where the file does not tell (see docs/detectors.md); one for each detector."
         ),
     ] = None,
     detections: DetectionsOption = None,

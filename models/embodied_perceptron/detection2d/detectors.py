@@ -1,15 +1,16 @@
-"""2-D detectors: the interface, and ONNX files with a declared output layout, run by ONNX Runtime."""
+"""2-D detectors: the interface, and ONNX files of the usual families, run by ONNX Runtime."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d, Limits2d, accept_detections
 from embodied_perceptron.detection2d.layouts import (
@@ -17,7 +18,11 @@ from embodied_perceptron.detection2d.layouts import (
     Layout,
     LayoutError,
     free_input_size,
+    is_decoded,
     picture_masks,
+    recognise,
+    shapes_of,
+    shapes_text,
 )
 from embodied_perceptron.geometry.suppression import picture_nms
 from embodied_perceptron.inference.onnx import CPU, open_session, run_session
@@ -34,6 +39,14 @@ COCO_CLASSES: tuple[str, ...] = (
     "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster", "sink",
     "refrigerator", "book", "clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush",
 )  # fmt: skip
+# the same by COCO's own ids: 0 and ten others are not used
+_UNUSED_IDS = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+_names = iter(COCO_CLASSES)
+COCO_BY_ID: tuple[str, ...] = tuple("" if i in _UNUSED_IDS else next(_names) for i in range(91))
+_IMAGE_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_OTHER_TYPES = _IMAGE_TYPES | {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_DINO = b"dinov3"  # in the names of the weights of DEIMv2 S to X
+_MOST_CLASSES = 400
 _LARGEST_INPUT_PX = 4096
 _LONGEST_NAMES = 200_000
 _TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -80,44 +93,50 @@ class OnnxDetector:
 
     Args:
         path: the file.
-        layout: name of its layout.
+        layout: name of its layout; "" = recognised from metadata, names and shapes of inputs and outputs. Where the
+            shapes are not fixed or do not tell, the network runs once on a grey image.
         classes: names by class number; empty = those of the file's metadata (as Ultralytics writes them), else COCO's.
         limits: on its output.
-        long_side_px: of the input where the file leaves it free; 0 = the layout's default.
+        long_side_px: of the input where the file leaves it free; 0 = as in the metadata, else the layout's default.
         providers, threads: of ONNX Runtime; see :class:`~embodied_perceptron.inference.onnx.OnnxImageEncoder`.
 
     Raises ``ValueError`` for an unknown layout, an input that is no image or a too large one, unreadable metadata,
-    ``FileNotFoundError``, and the errors of opening an ONNX session.
+    :class:`~.layouts.LayoutError` for outputs of no or of several layouts, ``FileNotFoundError``, and the errors of
+    opening an ONNX session.
     """
 
     def __init__(
         self,
         path: str | Path,
-        layout: str,
+        layout: str = "",
         classes: Sequence[str] = (),
         limits: Limits2d | None = None,
         long_side_px: int = 0,
         providers: Sequence[str] = CPU,
         threads: int = 1,
     ) -> None:
-        if layout not in LAYOUTS:
+        if layout and layout not in LAYOUTS:
             raise ValueError(f"detector layout must be one of {sorted(LAYOUTS)}, got {layout!r}")
-        self.layout: Layout = LAYOUTS[layout]
         self.limits = limits if limits is not None else Limits2d()
         self._path = Path(path)
         self._session = open_session(path, providers, threads)
-        self.classes = tuple(classes) or _names_in(self._session) or COCO_CLASSES
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        if (task := metadata.get("task", "detect")) not in ("detect", "segment"):
+            raise ValueError(f"{path} is a network for the task {task!r}, not for 'detect' or 'segment'")
+        self._given = tuple(classes) or _names_in(metadata)
         inputs = self._session.get_inputs()
-        pictures = [i for i in inputs if len(i.shape) == 4]
-        batch, channels = pictures[0].shape[:2] if len(pictures) == 1 else (None, None)
+        pictures = [i for i in inputs if len(i.shape) == 4] or [i for i in inputs if i.shape[:1] == [3]]
+        channels = pictures[0].shape[-3] if len(pictures) == 1 else None
+        batch = pictures[0].shape[0] if len(pictures) == 1 and len(pictures[0].shape) == 4 else 1
         wrong = (isinstance(batch, int) and batch > 1) or (isinstance(channels, int) and channels != 3)
-        if len(pictures) != 1 or wrong:
-            shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
+        if len(pictures) != 1 or wrong or pictures[0].type not in _IMAGE_TYPES:
+            shapes = ", ".join(f"{i.name} {i.shape} {i.type}" for i in inputs)
             raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
-        self._input = pictures[0].name
-        self._half = pictures[0].type == "tensor(float16)"
-        self._sizes = [i.name for i in inputs if i.name != self._input]  # RT-DETR scales its boxes to this size
-        height, width = pictures[0].shape[2:]
+        self._input = pictures[0]
+        self._others = [i for i in inputs if i is not self._input]
+        for other in self._others:
+            _value_of(other, (32, 32))  # raises for one that is not known
+        height, width = self._input.shape[-2:]
         largest = max((side for side in (height, width) if isinstance(side, int)), default=0)
         if largest > _LARGEST_INPUT_PX:
             raise ValueError(
@@ -125,9 +144,92 @@ class OnnxDetector:
             )
         fixed = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
         self._size = (int(width), int(height)) if fixed else None
-        self._long_side_px = long_side_px or self.layout.long_side_px
-        if not 32 <= self._long_side_px <= _LARGEST_INPUT_PX:
+        if long_side_px and not 32 <= long_side_px <= _LARGEST_INPUT_PX:
             raise ValueError(f"long_side_px must be in [32, {_LARGEST_INPUT_PX}], got {long_side_px}")
+        long_side_px = long_side_px or _long_side_in(metadata)
+        shapes_known = {
+            o.name: [s if isinstance(s, int) else None for s in o.shape] for o in self._session.get_outputs()
+        }
+        try:
+            self.layout, count = self._recognised(layout, shapes_known, metadata, long_side_px)
+        except LayoutError as error:
+            raise LayoutError(f"{path}: {error}") from None
+        self._long_side_px = long_side_px or self.layout.long_side_px
+        self.classes = self._names(self.layout, count)
+
+    def _names(self, layout: Layout, count: int) -> tuple[str, ...]:
+        """Return the names by class number; "" for numbers without a name."""
+        names = self._given or (COCO_BY_ID if layout.coco_ids else COCO_CLASSES)
+        return names + ("",) * (count - len(names))
+
+    def _numbers(self, layout: Layout) -> tuple[int, ...]:
+        """Return the numbers of classes that outputs of a layout may have; RF-DETR has one more for no object."""
+        count = len(self._names(layout, 0))
+        return (count, count + 1) if layout.name == "rfdetr" else (count,)
+
+    def _recognised(
+        self, name: str, shapes: dict[str, list[int | None]], metadata: Mapping[str, str], long_side_px: int
+    ) -> tuple[Layout, int]:
+        """Return the layout and its number of classes."""
+        size = self._size or (long_side_px or 640,) * 2
+        if name:
+            layout = LAYOUTS[name]
+            if self._size is not None and None not in [side for shape in shapes.values() for side in shape]:
+                numbers = self._numbers(layout)
+                fits = (n for n in numbers if any(f.tensors(shapes, size, n) is not None for f in layout.forms))
+                number = next(fits, numbers[0])
+                layout.form(shapes, size, number)  # raises where none fits
+                return layout, number
+            return layout, self._numbers(layout)[0]
+        outputs: dict[str, NDArray[Any]] = {}
+        if self._size is None or None in [side for shape in shapes.values() for side in shape]:
+            outputs = self._run(np.full((1, 3, size[1], size[0]), 0.5, np.float32), size)
+            shapes = {n: list(v.shape) for n, v in outputs.items()}
+        found = recognise(shapes, size, self._numbers)
+        if len(found) > 1 and "description" in metadata:
+            query = "detr" in metadata["description"].lower()
+            found = [pair for pair in found if (pair[0].name == "rtdetr") == query] or found
+        if len(found) > 1:
+            readings = " or ".join(f"{layout.name} with {number} classes" for layout, number in found)
+            raise LayoutError(
+                f"outputs {shapes_text(shapes)} fit {readings}: say which with --detector-layout (lift.layout)"
+            )
+        if not found:
+            raise LayoutError(self._unknown(shapes, size))
+        layout, number = found[0]
+        if layout.name == "yolox":
+            outputs = outputs or self._run(np.full((1, 3, size[1], size[0]), 114, np.float32), size)
+            if is_decoded(next(iter(outputs.values()))[0], size):
+                layout = LAYOUTS["yolox-decoded"]
+        elif layout.name == "rtdetr" and _DINO in self._path.read_bytes():
+            layout = LAYOUTS["deimv2"]  # its sizes S to X, whose inputs are normalised
+        return layout, number
+
+    def _unknown(self, shapes: dict[str, list[int | None]], size: tuple[int, int]) -> str:
+        """Return the message for outputs of no layout with the known number of classes."""
+        fits = [
+            f"{pair[0].name} with {number} classes"
+            for number in range(1, _MOST_CLASSES)
+            for pair in recognise(shapes, size, lambda _, n=number: (n,))  # type: ignore[misc]
+        ]
+        named = f"{len(self._given)} class names" if self._given else "no class names, so COCO's are taken"
+        advice = (
+            f"they would fit {', '.join(fits[:4])}: give the names with lift.classes"
+            if fits
+            else f"known layouts: {', '.join(LAYOUTS)}; the page on detectors has the export command of each family"
+        )
+        return (
+            f"outputs {shapes_text(shapes)} of an input of {size[0]} x {size[1]} with {named} fit no layout; {advice}"
+        )
+
+    def _run(self, tensor: NDArray[np.float32], size: tuple[int, int]) -> dict[str, NDArray[Any]]:
+        """Run the network on an input (1, 3, h, w) of ``size`` and return its outputs by name."""
+        image = tensor.astype(_IMAGE_TYPES[self._input.type])
+        feed: dict[str, Any] = {self._input.name: image if len(self._input.shape) == 4 else image[0]}
+        feed |= {other.name: _value_of(other, size) for other in self._others}
+        names = [output.name for output in self._session.get_outputs()]
+        found = (np.asarray(v) for v in run_session(self._session, names, feed))
+        return {n: v.astype(np.float32) if v.dtype == np.float16 else v for n, v in zip(names, found, strict=True)}
 
     @property
     def vocabulary(self) -> frozenset[str]:
@@ -144,15 +246,12 @@ class OnnxDetector:
         else:
             size = free_input_size(picture, self._long_side_px)
         tensor, fit = self.layout.prepare(frame.color, size)
-        feed: dict[str, Any] = {self._input: tensor.astype(np.float16) if self._half else tensor}
-        feed |= {name: np.array([size], dtype=np.int64) for name in self._sizes}
-        names = [output.name for output in self._session.get_outputs()]
-        outputs = dict(zip(names, (np.asarray(v) for v in run_session(self._session, names, feed)), strict=True))
+        outputs = self._run(tensor, size)
         try:
             raw = self.layout.decode(outputs, size, len(self.classes), self.limits.min_score)
+            iou = self.layout.suppresses(shapes_of(outputs), size, len(self.classes))
         except LayoutError as error:
             raise LayoutError(f"{self._path}: {error}") from None
-        iou = self.layout.suppress_iou
         rows = np.arange(len(raw.scores)) if iou is None else picture_nms(raw.boxes, raw.scores, raw.classes, iou)
         return accept_detections(
             frame.camera,
@@ -166,9 +265,30 @@ class OnnxDetector:
         )
 
 
-def _names_in(session: Any) -> tuple[str, ...]:
+def _value_of(tensor: Any, size: tuple[int, int]) -> NDArray[Any]:
+    """Return the value of an input beside the image, by its name and type. Raises ``ValueError`` for an unknown one."""
+    name, kind = tensor.name.lower(), _OTHER_TYPES.get(tensor.type)
+    if kind is not None and "scale" in name:
+        return np.ones((1, 2), kind)
+    if kind is not None and "im_shape" in name:  # of PaddleDetection: height, width
+        return np.array([size[::-1]], kind)
+    if kind is not None and "size" in name:  # of RT-DETR: width, height, to which it scales its boxes
+        return np.array([size], kind)
+    advice = ""
+    if name in ("input_ids", "attention_mask", "token_type_ids", "tokens", "text", "txt_feats"):
+        advice = "; a network that reads words needs them put in before the export: see the page on detectors"
+    raise ValueError(f"the input {tensor.name} {tensor.shape} {tensor.type} is not known{advice}")
+
+
+def _long_side_in(metadata: Mapping[str, str]) -> int:
+    """Return the long side of ``imgsz`` in the metadata; 0 without one that can be used."""
+    sides = [int(side) for side in re.findall(r"\d{1,5}", metadata.get("imgsz", ""))]
+    return max((side for side in sides if 32 <= side <= _LARGEST_INPUT_PX), default=0)
+
+
+def _names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
     """Read the class names that Ultralytics writes as a Python dictionary; () without such an entry."""
-    text = session.get_modelmeta().custom_metadata_map.get("names")
+    text = metadata.get("names")
     if not text:
         return ()
     if len(text) > _LONGEST_NAMES:

@@ -1,19 +1,19 @@
 """Input and output layouts of families of 2-D detectors: image -> network input, and raw outputs -> boxes.
 
-A layout is declared by name, never guessed: other shapes raise :class:`LayoutError`. Boxes here are left, top, right,
-bottom from the corner of the network's input (0 .. width); :class:`PictureFit` converts them to image pixels.
+A layout is an input (:class:`InputImage`) with the forms that its outputs may have. A form describes its tensors by
+name and shape (:attr:`Form.expected`), so a file is recognised before it runs (:func:`recognise`). Boxes here are left,
+top, right, bottom from the corner of the network's input (0 .. width); :class:`PictureFit` converts them to pixels.
 
-Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics YOLOv8 / YOLO11, YOLOX
-(Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; the exports of Ultralytics and transformers are recognised
-by the names and shapes of their outputs).
+Sources: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics (YOLOv5 to YOLO26, also with NMS or end
+to end), YOLOX (Megvii-BaseDetection/YOLOX), RT-DETR (lyuwenyu/RT-DETR), D-FINE, DEIMv2, transformers, RF-DETR
+(roboflow/rf-detr), torchvision, and TensorRT's EfficientNMS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -22,31 +22,32 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.suppression import DETECTOR_NMS_IOU
 
 Outputs = Mapping[str, NDArray[Any]]
+Shapes = Mapping[str, Sequence[int | None]]  # None = not fixed
 Size = tuple[int, int]  # width, height
+F64 = NDArray[np.float64]
 
 _PAD_MULTIPLE = 32
-_NANODET_STRIDES: tuple[int, ...] = (8, 16, 32, 64)
-_YOLOX_STRIDES = (8, 16, 32)
-_YOLOV8_STRIDES = (8, 16, 32)
-_MASK_COEFFICIENTS = 32
-_END_TO_END_COLUMNS = 6
+_STRIDES = (8, 16, 32)
+_MORE_STRIDES = (8, 16, 32, 64)
+_COEFFICIENTS = 32  # of masks
+_IMAGENET = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+_NANODET = ((103.53, 116.28, 123.675), (57.375, 57.12, 58.395))  # BGR
+_UNIT, _RAW = ((0.0,) * 3, (255.0,) * 3), ((0.0,) * 3, (1.0,) * 3)
 
 
 class LayoutError(ValueError):
-    """Outputs of another layout than the declared one; the message names layout and shapes."""
+    """Outputs of another layout than the expected one; the message names layout and shapes."""
 
 
-def _shapes(outputs: Outputs) -> str:
-    return ", ".join(f"{name} {tuple(value.shape)}" for name, value in outputs.items()) or "none"
+def shapes_text(shapes: Shapes) -> str:
+    """Return names and shapes of outputs."""
+    written = (f"{name} {tuple('?' if side is None else side for side in shape)}" for name, shape in shapes.items())
+    return ", ".join(written).replace("'", "") or "none"
 
 
-def _misfit(layout: str, expected: str, outputs: Outputs) -> LayoutError:
-    text = f"layout {layout}: expected {expected}, got outputs {_shapes(outputs)}"
-    if any(
-        value.ndim == 3 and value.shape[0] == 1 and value.shape[2] == _END_TO_END_COLUMNS for value in outputs.values()
-    ):
-        text += "; (1, N, 6) is an end-to-end export (corners, score, class): export without it (nms=False)"
-    return LayoutError(text)
+def shapes_of(outputs: Outputs) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of outputs."""
+    return {name: tuple(value.shape) for name, value in outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class PictureFit:
     picture: Size
     input: Size
 
-    def to_picture(self, boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def to_picture(self, boxes: NDArray[np.floating[Any]]) -> F64:
         """Convert (N, 4) boxes in the input to pixels of the image (integers are pixel centres)."""
         scale, offset = np.tile(self.scale, 2), np.tile(self.offset, 2)
-        out: NDArray[np.float64] = (np.asarray(boxes, dtype=np.float64) - offset) / scale - 0.5
+        out: F64 = (np.asarray(boxes, dtype=np.float64) - offset) / scale - 0.5
         return out
 
 
@@ -76,40 +77,43 @@ class RawDetections:
         coefficients, prototypes: (N, K) and (K, h, w) whose product are masks, or None.
     """
 
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    boxes: F64
+    scores: F64
     classes: NDArray[np.int64]
     coefficients: NDArray[np.float32] | None = None
     prototypes: NDArray[np.float32] | None = None
 
 
-Prepare = Callable[[NDArray[np.uint8], Size], tuple[NDArray[np.float32], PictureFit]]
-Decode = Callable[[Outputs, Size, int, float], RawDetections]
-
-
 @dataclass(frozen=True)
-class Layout:
-    """Preprocessing and decoding of one family of detectors.
+class InputImage:
+    """How an image becomes the network's input.
 
     Attributes:
-        name: as in the configuration.
-        prepare: (H, W, 3) uint8 RGB and the input's (width, height) -> (1, 3, h, w) float32, and the mapping.
-        decode: outputs by name, the input's size, number of classes, least score -> boxes of at least that score.
-        suppress_iou: IoU threshold of non-maximum suppression per class; None = the network does it.
-        long_side_px: of the input where the file leaves it free.
-        stretched: the image is stretched to the input's aspect.
+        mean, std: of the channels, in 0 .. 255.
+        place: ``stretched`` to the input's aspect; scaled and ``centered``, or scaled into the ``corner``.
+        pad: grey value around a scaled image.
+        bgr: channels are blue, green, red.
     """
 
-    name: str
-    prepare: Prepare
-    decode: Decode
-    suppress_iou: float | None
-    long_side_px: int
-    stretched: bool = False
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    place: Literal["stretched", "centered", "corner"]
+    pad: int = 114
+    bgr: bool = False
 
-
-# --------------------------------------------------------------------------------------------------------------------
-# image -> input
+    def prepare(self, image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
+        """Convert (H, W, 3) uint8 RGB to (1, 3, h, w) float32 of ``size``, and return the mapping."""
+        height, width = image.shape[:2]
+        scale = min(size[0] / width, size[1] / height)
+        new = size if self.place == "stretched" else (max(1, round(width * scale)), max(1, round(height * scale)))
+        resized = cv2.resize(image, new, interpolation=cv2.INTER_LINEAR)
+        left, top = ((size[0] - new[0]) // 2, (size[1] - new[1]) // 2) if self.place == "centered" else (0, 0)
+        canvas = np.full((size[1], size[0], 3), self.pad, dtype=np.uint8)
+        canvas[top : top + new[1], left : left + new[0]] = resized
+        values = canvas[..., ::-1] if self.bgr else canvas
+        scaled = (values.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        fit = PictureFit((new[0] / width, new[1] / height), (left, top), (width, height), size)
+        return np.ascontiguousarray(scaled.transpose(2, 0, 1)[None]), fit
 
 
 def free_input_size(picture: Size, long_side_px: int) -> Size:
@@ -119,85 +123,65 @@ def free_input_size(picture: Size, long_side_px: int) -> Size:
     return width, height
 
 
-def _letterbox(image: NDArray[np.uint8], size: Size, pad: int, centered: bool) -> tuple[NDArray[np.uint8], PictureFit]:
-    """Scale the image to fit and fill the rest with ``pad``."""
-    height, width = image.shape[:2]
-    scale = min(size[0] / width, size[1] / height)
-    new = max(1, round(width * scale)), max(1, round(height * scale))
-    resized = cv2.resize(image, new, interpolation=cv2.INTER_LINEAR)
-    left, top = ((size[0] - new[0]) // 2, (size[1] - new[1]) // 2) if centered else (0, 0)
-    canvas = np.full((size[1], size[0], 3), pad, dtype=np.uint8)
-    canvas[top : top + new[1], left : left + new[0]] = resized
-    return canvas, PictureFit((new[0] / width, new[1] / height), (left, top), (width, height), size)
-
-
-def _tensor(image: NDArray[Any]) -> NDArray[np.float32]:
-    """(H, W, 3) -> (1, 3, H, W) float32."""
-    return np.ascontiguousarray(image.transpose(2, 0, 1)[None], dtype=np.float32)
-
-
-def prepare_nanodet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """BGR, normalised; black padding right and below."""
-    canvas, fit = _letterbox(image, size, 0, centered=False)
-    mean, std = np.array([103.53, 116.28, 123.675], np.float32), np.array([57.375, 57.12, 58.395], np.float32)
-    return _tensor((canvas[..., ::-1].astype(np.float32) - mean) / std), fit
-
-
-def prepare_yolox(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """BGR from 0 to 255; grey padding right and below."""
-    canvas, fit = _letterbox(image, size, 114, centered=False)
-    return _tensor(canvas[..., ::-1]), fit
-
-
-def prepare_yolov8(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """RGB from 0 to 1; centred with grey padding."""
-    canvas, fit = _letterbox(image, size, 114, centered=True)
-    return _tensor(canvas) / np.float32(255.0), fit
-
-
-def prepare_rtdetr(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """RGB from 0 to 1; stretched."""
-    height, width = image.shape[:2]
-    stretched = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
-    fit = PictureFit((size[0] / width, size[1] / height), (0.0, 0.0), (width, height), size)
-    return _tensor(stretched) / np.float32(255.0), fit
-
-
 # --------------------------------------------------------------------------------------------------------------------
-# outputs -> boxes
+# parts of decoding
 
 
-def _checked_scores(layout: str, scores: NDArray[Any], outputs: Outputs) -> NDArray[Any]:
+def _checked_scores(scores: NDArray[Any]) -> NDArray[Any]:
     """Check that class scores are probabilities, and clip rounding; NaN stays and is counted later."""
     with np.errstate(invalid="ignore"):
         wrong = (scores < -1e-3) | (scores > 1.001)
     if wrong.any():
         low, high = float(np.nanmin(scores)), float(np.nanmax(scores))
         raise LayoutError(
-            f"layout {layout}: class scores should lie in [0, 1] but lie in [{low:.3g}, {high:.3g}]: "
-            f"outputs {_shapes(outputs)} have another meaning"
+            f"class scores should lie in [0, 1] but lie in [{low:.3g}, {high:.3g}], so the outputs have another meaning"
         )
     clipped: NDArray[Any] = np.clip(scores, 0.0, 1.0)
     return clipped
 
 
-def _best(scores: NDArray[Any], min_score: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """(A, C) -> rows whose best score is at least ``min_score`` (or NaN), the class, and the score."""
+def _best(boxes: NDArray[Any], scores: NDArray[Any], min_score: float, extra: NDArray[Any] | None = None) -> _Found:
+    """(A, 4) and (A, C) -> boxes whose best score is at least ``min_score`` (or NaN), with class, score, ``extra``."""
     classes = np.argmax(scores, axis=1)  # NaN counts as the largest
-    best = scores[np.arange(len(scores)), classes].astype(np.float64)
+    return _kept(boxes, scores[np.arange(len(scores)), classes], classes, min_score, extra)
+
+
+def _kept(
+    boxes: NDArray[Any],
+    scores: NDArray[Any],
+    classes: NDArray[Any],
+    min_score: float,
+    extra: NDArray[Any] | None = None,
+) -> _Found:
     with np.errstate(invalid="ignore"):
-        rows = np.flatnonzero(~(best < min_score))
-    return rows, classes[rows].astype(np.int64), best[rows]
+        rows = np.flatnonzero(~(scores < min_score))
+    more = None if extra is None else extra[rows]
+    return _Found(rows, boxes[rows].astype(np.float64), scores[rows].astype(np.float64), classes[rows], more)
 
 
-def _from_centers(boxes: NDArray[Any]) -> NDArray[np.float64]:
+@dataclass(frozen=True, eq=False)
+class _Found:
+    rows: NDArray[np.int64]
+    boxes: F64
+    scores: F64
+    classes: NDArray[Any]
+    extra: NDArray[Any] | None
+
+    def detections(self, boxes: F64, prototypes: NDArray[Any] | None = None) -> RawDetections:
+        """Return the detections with these boxes."""
+        coefficients = None if self.extra is None or prototypes is None else self.extra.astype(np.float32)
+        planes = None if prototypes is None else prototypes[0].astype(np.float32)
+        return RawDetections(boxes, self.scores, self.classes.astype(np.int64), coefficients, planes)
+
+
+def _from_centers(boxes: NDArray[Any]) -> F64:
     """(N, 4) centre and size -> left, top, right, bottom."""
     b = np.asarray(boxes, dtype=np.float64)
     half = b[:, 2:4] / 2
     return np.concatenate([b[:, :2] - half, b[:, :2] + half], axis=1)
 
 
-def _grid(size: Size, strides: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _grid(size: Size, strides: tuple[int, ...]) -> tuple[F64, F64]:
     """Return (A, 2) column and row and (A,) stride of each cell, row by row and stride by stride."""
     cells, steps = [], []
     for stride in strides:
@@ -208,156 +192,338 @@ def _grid(size: Size, strides: tuple[int, ...]) -> tuple[NDArray[np.float64], ND
     return np.concatenate(cells).astype(np.float64), np.concatenate(steps).astype(np.float64)
 
 
-def _cells(size: Size, stride: int) -> int:
-    return -(-size[0] // stride) * -(-size[1] // stride)
+def _cells(size: Size, strides: tuple[int, ...] = _STRIDES) -> int:
+    return sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides)
 
 
-def _nanodet(layout: str, middle: float) -> Decode:
+# --------------------------------------------------------------------------------------------------------------------
+# forms of outputs
+
+Wanted = Mapping[str, tuple[int | None, ...]]  # shape by name; names beginning with * stand for any name
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of outputs.
+
+    Attributes:
+        expected: input size, number of classes -> the sets of tensors that it may have.
+        decode: tensors by the names of ``expected``, input size, number of classes, least score -> boxes.
+        certain: the shapes follow from the input's size or the tensors have telling names, so that another form of the
+            same shapes is unlikely.
+        suppressed: the network has done non-maximum suppression.
+    """
+
+    expected: Callable[[Size, int], Iterator[Wanted]]
+    decode: Callable[[Outputs, Size, int, float], RawDetections]
+    certain: bool = True
+    suppressed: bool = False
+
+    def tensors(self, shapes: Shapes, size: Size, classes: int) -> dict[str, str] | None:
+        """Return the output of each expected tensor; None where the outputs have another form."""
+        for wanted in self.expected(size, classes):
+            found = _assigned(wanted, shapes)
+            if found is not None:
+                return found
+        return None
+
+
+def _assigned(wanted: Wanted, shapes: Shapes) -> dict[str, str] | None:
+    if len(shapes) < len(wanted) or (any(n[0] == "*" for n in wanted) and len(shapes) != len(wanted)):
+        return None
+    free, found = dict(shapes), {}
+    for name, shape in wanted.items():
+        able = [n for n, other in free.items() if (n == name or name[0] == "*") and _alike(shape, other)]
+        if not able:
+            return None
+        found[name] = able[0]
+        del free[able[0]]
+    return found
+
+
+def _alike(wanted: tuple[int | None, ...], shape: Sequence[int | None]) -> bool:
+    return len(wanted) == len(shape) and all(None in (a, b) or a == b for a, b in zip(wanted, shape, strict=True))
+
+
+def _columns(rows: Callable[[Size], int | None], before: int, turned: bool = False, classes: bool = True) -> Any:
+    """Expect (1, rows, before + classes) or turned; or with coefficients of masks and (1, 32, h, w) prototypes."""
+
+    def expected(size: Size, number: int) -> Iterator[Wanted]:
+        columns, count = before + (number if classes else 0), rows(size)
+        for more in (0, _COEFFICIENTS):
+            shape = (1, columns + more, count) if turned else (1, count, columns + more)
+            yield {"*table": shape} | ({"*prototypes": (1, _COEFFICIENTS, None, None)} if more else {})
+
+    return expected
+
+
+def _either(*wanted: Wanted) -> Callable[[Size, int], Iterator[Wanted]]:
+    """Expect one of these sets of tensors."""
+    return lambda size, classes: iter(wanted)
+
+
+def _decode_grid(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Centre and size in input pixels, class scores, coefficients; a column or a row for each cell."""
+    table = outputs["*table"][0]
+    table = table.T if table.shape[1] == _cells(size) else table
+    found = _best(table[:, :4], _checked_scores(table[:, 4 : 4 + classes]), min_score, table[:, 4 + classes :])
+    return found.detections(_from_centers(found.boxes), outputs.get("*prototypes"))
+
+
+def _decode_anchors(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Centre and size in input pixels, objectness, class scores, coefficients."""
+    table = outputs["*table"][0]
+    scores = _checked_scores(table[:, 4 : 5 + classes])
+    found = _best(table[:, :4], scores[:, :1] * scores[:, 1:], min_score, table[:, 5 + classes :])
+    return found.detections(_from_centers(found.boxes), outputs.get("*prototypes"))
+
+
+def _decode_end_to_end(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Corners in input pixels, score, class number, coefficients."""
+    table = outputs["*table"][0]
+    scores = _checked_scores(table[:, 4])
+    found = _kept(table[:, :4], scores, table[:, 5], min_score, table[:, 6:])
+    return _numbered(found.detections(found.boxes, outputs.get("*prototypes")), classes)
+
+
+def _numbered(raw: RawDetections, classes: int) -> RawDetections:
+    """Check the class numbers. Raises :class:`LayoutError` for one that has no name."""
+    number = raw.classes
+    if len(number) and (number.min() < 0 or number.max() >= classes):
+        worst = int(number.max()) if number.max() >= classes else int(number.min())
+        hint = " (COCO's 80 classes have the ids 1 to 90 with gaps: layout rtdetr-91)" if classes == 80 else ""
+        raise LayoutError(f"label {worst} of {classes} classes{hint}")
+    return raw
+
+
+def _decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Offsets and log sizes in cells, objectness, class scores."""
+    cell, stride = _grid(size, _STRIDES)
+    table = outputs["*table"][0]
+    scores = _checked_scores(table[:, 4 : 5 + classes])
+    found = _best(table[:, :4], scores[:, :1] * scores[:, 1:], min_score)
+    center = (found.boxes[:, :2] + cell[found.rows]) * stride[found.rows, None]
+    side = np.exp(np.minimum(found.boxes[:, 2:4], 20.0)) * stride[found.rows, None]
+    return found.detections(_from_centers(np.concatenate([center, side], axis=1)))
+
+
+def is_decoded(table: NDArray[Any], size: Size) -> bool:
+    """Return True where the centres of a (cells, 4 or more) table lie near their cells, in input pixels."""
+    cell, stride = _grid(size, _STRIDES)
+    away = np.abs(table[:, :2] - (cell + 0.5) * stride[:, None]) / stride[:, None]
+    return bool(np.median(away) < 2.0)
+
+
+def _expected_nanodet(strides: tuple[int, ...]) -> Callable[[Size, int], Iterator[Wanted]]:
+    def expected(size: Size, classes: int) -> Iterator[Wanted]:
+        for bins in range(2, 33):
+            yield {"*all": (1, _cells(size, strides), classes + 4 * bins)}
+        for bins in range(2, 33):
+            if 4 * bins != classes:
+                cells = {s: _cells(size, (s,)) for s in strides}
+                yield {
+                    f"*{kind}{s}": (1, cells[s], columns)
+                    for s in strides
+                    for kind, columns in (("scores", classes), ("sides", 4 * bins))
+                }
+
+    return expected
+
+
+def _decode_nanodet(middle: float) -> Callable[[Outputs, Size, int, float], RawDetections]:
     def decode(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-        scores, sides, strides = _nanodet_tables(layout, outputs, size, classes)
+        """Class scores, and distributions of the distances of the four sides, in one table or two for each stride."""
+        if "*all" in outputs:
+            scores, sides = outputs["*all"][0, :, :classes], outputs["*all"][0, :, classes:]
+        else:
+            scores, sides = (
+                np.concatenate([outputs[n][0] for n in outputs if n.startswith(kind)]) for kind in ("*scores", "*sides")
+            )
+        strides = _STRIDES if len(scores) == _cells(size) else _MORE_STRIDES
         cell, stride = _grid(size, strides)
-        rows, number, best = _best(_checked_scores(layout, scores, outputs), min_score)
+        found = _best(sides, _checked_scores(scores), min_score)
         bins = sides.shape[1] // 4
-        logits = sides[rows].astype(np.float64).reshape(-1, 4, bins)
+        logits = found.boxes.reshape(-1, 4, bins)
         weight = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-        distance = (weight @ np.arange(bins)) / weight.sum(axis=2) * stride[rows, None]  # (K, 4) left top right bottom
-        center = (cell[rows] + middle) * stride[rows, None]
-        boxes = np.concatenate([center - distance[:, :2], center + distance[:, 2:]], axis=1)
-        return RawDetections(boxes, best, number)
+        distance = (weight @ np.arange(bins)) / weight.sum(axis=2) * stride[found.rows, None]  # (K, 4) l, t, r, b
+        center = (cell[found.rows] + middle) * stride[found.rows, None]
+        return found.detections(np.concatenate([center - distance[:, :2], center + distance[:, 2:]], axis=1))
 
     return decode
 
 
-def _nanodet_tables(
-    layout: str, outputs: Outputs, size: Size, classes: int
-) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
-    """Return (A, C) scores and (A, 4 * bins) distributions of all strides, from one output or two per stride."""
-    expected = (
-        f"(1, cells, {classes}) and (1, cells, 4 x bins) for each of the strides 8, 16, 32 of an input of "
-        f"{size[0]} x {size[1]} ({', '.join(str(_cells(size, s)) for s in (8, 16, 32))} cells), "
-        f"or one (1, all cells, {classes} + 4 x bins)"
+def _decode_labelled(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Corners in pixels of the size fed to the network, scores and class numbers, with or without a batch axis."""
+    boxes, scores, labels = (
+        next(np.asarray(v) for n, v in outputs.items() if n.endswith(ends))
+        for ends in (("boxes",), ("scores",), ("labels", "classes"))
     )
-    values = [value for value in outputs.values() if value.ndim == 3 and value.shape[0] == 1]
-    if len(values) != len(outputs) or not values:
-        raise _misfit(layout, expected, outputs)
-    if len(values) == 1:
-        table = values[0][0]
-        for levels in (3, 4):
-            strides = _NANODET_STRIDES[:levels]
-            if len(table) == sum(_cells(size, s) for s in strides):
-                sides = table.shape[1] - classes
-                if sides < 8 or sides % 4:
-                    raise _misfit(layout, expected, outputs)
-                return table[:, :classes], table[:, classes:], strides
-        raise _misfit(layout, expected, outputs)
-    strides = _NANODET_STRIDES[: len(values) // 2]
-    scores, sides_of = [], []
-    for stride in strides:
-        level = [v[0] for v in values if v.shape[1] == _cells(size, stride)]
-        named = [v for v in level if v.shape[1] == classes]
-        rest = [v for v in level if v.shape[1] != classes and v.shape[1] % 4 == 0 and v.shape[1] >= 8]
-        if len(level) != 2 or len(named) != 1 or len(rest) != 1:
-            raise _misfit(layout, expected, outputs)
-        scores.append(named[0])
-        sides_of.append(rest[0])
-    if 2 * len(strides) != len(values) or len({s.shape[1] for s in sides_of}) != 1:
-        raise _misfit(layout, expected, outputs)
-    return np.concatenate(scores), np.concatenate(sides_of), strides
+    if boxes.ndim == 3:
+        boxes, scores, labels = boxes[0], scores[0], labels[0]
+    count = next((int(v.ravel()[0]) for n, v in outputs.items() if n.startswith("num_")), len(boxes))
+    found = _kept(boxes[:count], _checked_scores(scores[:count]), labels[:count], min_score)
+    return _numbered(found.detections(found.boxes), classes)
 
 
-def _decode_yolov8(layout: str, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, 4 + classes, anchors): centre and size in input pixels, scores; with masks (1, 32, h, w) prototypes too."""
-    anchors = sum(_cells(size, s) for s in _YOLOV8_STRIDES)
-    expected = f"(1, {4 + classes}, {anchors}) for {classes} classes and an input of {size[0]} x {size[1]}"
-    tables = [v for v in outputs.values() if v.ndim == 3]
-    prototypes = [v for v in outputs.values() if v.ndim == 4]
-    if len(tables) != 1 or len(prototypes) > 1 or len(tables) + len(prototypes) != len(outputs):
-        raise _misfit(layout, expected, outputs)
-    masked = len(prototypes) == 1
-    channels = 4 + classes + (_MASK_COEFFICIENTS if masked else 0)
-    if tables[0].shape != (1, channels, anchors) or (masked and prototypes[0].shape[:2] != (1, _MASK_COEFFICIENTS)):
-        with_masks = f", or (1, {4 + classes + _MASK_COEFFICIENTS}, {anchors}) and (1, 32, h, w) with masks"
-        raise _misfit(layout, expected + with_masks, outputs)
-    table = tables[0][0].T  # (A, channels)
-    scores = _checked_scores(layout, table[:, 4 : 4 + classes], outputs)
-    rows, number, best = _best(scores, min_score)
-    coefficients = table[rows, 4 + classes :].astype(np.float32) if masked else None
-    return RawDetections(
-        _from_centers(table[rows, :4]),
-        best,
-        number,
-        coefficients,
-        prototypes[0][0].astype(np.float32) if masked else None,
-    )
+def _decode_queries(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """Logits of the classes, and centre and size as shares of the input; or both in one table, then with scores."""
+    if "*table" in outputs:
+        table = outputs["*table"][0]
+        boxes, scores = table[:, :4], _checked_scores(table[:, 4 : 4 + classes])
+    else:
+        boxes = next(v for v in outputs.values() if v.shape[2] == 4)[0]
+        logits = next(v for n, v in outputs.items() if n in ("logits", "labels"))[0]
+        scores = 1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -500, 500)))
+    found = _best(boxes, scores, min_score)
+    return found.detections(_from_centers(found.boxes) * np.tile(np.asarray(size, dtype=np.float64), 2))
 
 
-def decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, cells, 5 + classes): offsets and log sizes in cells, objectness, class scores."""
-    cell, stride = _grid(size, _YOLOX_STRIDES)
-    if len(outputs) != 1 or next(iter(outputs.values())).shape != (1, len(cell), 5 + classes):
-        expected = f"one (1, {len(cell)}, {5 + classes}) for {classes} classes and an input of {size[0]} x {size[1]}"
-        raise _misfit("yolox", expected, outputs)
-    table = next(iter(outputs.values()))[0]
-    scores = _checked_scores("yolox", table[:, 4:], outputs)
-    rows, number, best = _best(scores[:, :1] * scores[:, 1:], min_score)
-    raw = table[rows].astype(np.float64)
-    center = (raw[:, :2] + cell[rows]) * stride[rows, None]
-    side = np.exp(np.minimum(raw[:, 2:4], 20.0)) * stride[rows, None]
-    return RawDetections(_from_centers(np.concatenate([center, side], axis=1)), best, number)
+_GRID = (
+    Form(_columns(_cells, 4, turned=True), _decode_grid),
+    Form(_columns(_cells, 4), _decode_grid),
+)
+_ANCHORS = (
+    Form(_columns(lambda size: 3 * _cells(size), 5), _decode_anchors),
+    Form(_columns(lambda size: 3 * _cells(size, _MORE_STRIDES), 5), _decode_anchors),
+)
+_END_TO_END = Form(_columns(lambda _: None, 6, classes=False), _decode_end_to_end, certain=False, suppressed=True)
+_TENSORRT = Form(
+    _either(
+        {"num_dets": (1, 1), "det_boxes": (1, None, 4), "det_scores": (1, None), "det_classes": (1, None)},
+        {
+            "num_detections": (1, 1),
+            "detection_boxes": (1, None, 4),
+            "detection_scores": (1, None),
+            "detection_classes": (1, None),
+        },
+    ),
+    _decode_labelled,
+    suppressed=True,
+)
+_LABELLED = Form(_either({"labels": (1, None), "boxes": (1, None, 4), "scores": (1, None)}), _decode_labelled)
+_UNBATCHED = Form(_either({"boxes": (None, 4), "labels": (None,), "scores": (None,)}), _decode_labelled)
+_TABLE_OF_QUERIES = Form(_columns(lambda _: None, 4), _decode_queries, certain=False)
+_LOGITS = Form(lambda _, n: iter([{"logits": (1, None, n), "pred_boxes": (1, None, 4)}]), _decode_queries)
+_DETS = Form(lambda _, n: iter([{"labels": (1, None, n), "dets": (1, None, 4)}]), _decode_queries)
 
 
-def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """Three forms: ``labels, boxes, scores``; ``logits, pred_boxes``; one (1, queries, 4 + classes).
+@dataclass(frozen=True)
+class Layout:
+    """Preprocessing and decoding of one family of detectors.
 
-    The first has left, top, right, bottom in pixels of the size fed to the network; the others have centre and size as
-    shares of the input.
+    Attributes:
+        name: as in the configuration.
+        image: how an image becomes the input.
+        forms: of its outputs, the likeliest first.
+        suppress_iou: IoU threshold of non-maximum suppression per class; None = the network does it.
+        long_side_px: of the input where the file leaves it free.
+        coco_ids: without names in the file, class numbers are COCO's ids 1 to 90 with gaps.
     """
-    expected = (
-        "labels (1, Q), boxes (1, Q, 4) and scores (1, Q); or logits "
-        f"(1, Q, {classes}) and pred_boxes (1, Q, 4); or one (1, Q, {4 + classes})"
-    )
-    whole = np.tile(np.asarray(size, dtype=np.float64), 2)
-    if set(outputs) >= {"labels", "boxes", "scores"}:
-        labels, boxes, scores = (np.asarray(outputs[name]) for name in ("labels", "boxes", "scores"))
-        if labels.ndim != 2 or labels.shape != scores.shape or boxes.shape != (*labels.shape, 4) or len(labels) != 1:
-            raise _misfit("rtdetr", expected, outputs)
-        known = _checked_scores("rtdetr", scores[0], outputs).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            rows = np.flatnonzero(~(known < min_score))
-        number = labels[0][rows].astype(np.int64)
-        if len(number) and (number.min() < 0 or number.max() >= classes):
-            raise LayoutError(f"layout rtdetr: label {int(number.max())} of {classes} classes")
-        return RawDetections(boxes[0][rows].astype(np.float64), known[rows], number)
-    if set(outputs) >= {"logits", "pred_boxes"}:
-        logits, boxes = np.asarray(outputs["logits"]), np.asarray(outputs["pred_boxes"])
-        if logits.ndim != 3 or logits.shape[::2] != (1, classes) or boxes.shape != (*logits.shape[:2], 4):
-            raise _misfit("rtdetr", expected, outputs)
-        scores = 1.0 / (1.0 + np.exp(-logits[0].astype(np.float64)))
-        rows, number, best = _best(scores, min_score)
-        return RawDetections(_from_centers(boxes[0][rows]) * whole, best, number)
-    table = next(iter(outputs.values())) if len(outputs) == 1 else None
-    if table is None or table.ndim != 3 or table.shape[0] != 1 or table.shape[2] != 4 + classes:
-        raise _misfit("rtdetr", expected, outputs)
-    rows, number, best = _best(_checked_scores("rtdetr", table[0, :, 4:], outputs), min_score)
-    return RawDetections(_from_centers(table[0, rows, :4]) * whole, best, number)
+
+    name: str
+    image: InputImage
+    forms: tuple[Form, ...]
+    suppress_iou: float | None
+    long_side_px: int = 640
+    coco_ids: bool = False
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the image is stretched to the input's aspect."""
+        return self.image.place == "stretched"
+
+    def prepare(self, image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
+        """See :meth:`InputImage.prepare`."""
+        return self.image.prepare(image, size)
+
+    def form(self, shapes: Shapes, size: Size, classes: int) -> tuple[Form, dict[str, str]]:
+        """Return the form of outputs and the output of each of its tensors. Raises :class:`LayoutError`."""
+        for form in self.forms:
+            found = form.tensors(shapes, size, classes)
+            if found is not None:
+                return form, found
+        wanted = (next(form.expected(size, classes)) for form in self.forms)
+        expected = "; or ".join(shapes_text({n.strip("*"): s for n, s in each.items()}) for each in wanted)
+        raise LayoutError(
+            f"layout {self.name}: expected {expected} for {classes} classes and an input of {size[0]} x {size[1]}, got "
+            f"outputs {shapes_text(shapes)}"
+        )
+
+    def decode(self, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+        """Convert outputs by name, for the input's size and a number of classes, to boxes of at least ``min_score``.
+
+        Raises :class:`LayoutError` for outputs of another layout.
+        """
+        shapes = shapes_of(outputs)
+        form, names = self.form(shapes, size, classes)
+        try:
+            return form.decode({name: outputs[found] for name, found in names.items()}, size, classes, min_score)
+        except LayoutError as error:
+            raise LayoutError(f"layout {self.name}: {error}; outputs {shapes_text(shapes)}") from None
+
+    def suppresses(self, shapes: Shapes, size: Size, classes: int) -> float | None:
+        """Return the IoU of non-maximum suppression; None where the network has done it."""
+        return None if self.form(shapes, size, classes)[0].suppressed else self.suppress_iou
 
 
-decode_yolov8 = partial(_decode_yolov8, "yolov8")
-decode_yolo11 = partial(_decode_yolov8, "yolo11")  # the same format
-decode_nanodet = _nanodet("nanodet", 0.5)
-decode_nanodet_plus = _nanodet("nanodet-plus", 0.0)
-
+_LETTERBOX = InputImage(*_UNIT, "centered")
+_STRETCHED = InputImage(*_UNIT, "stretched")
+_YOLOX_INPUT = InputImage(*_RAW, "corner", bgr=True)
+_NANODET_INPUT = InputImage(*_NANODET, "corner", pad=0, bgr=True)
+_DETR = (_LABELLED, _LOGITS, _TABLE_OF_QUERIES)
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        Layout("nanodet", prepare_nanodet, decode_nanodet, DETECTOR_NMS_IOU["nanodet"], 416),
-        Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, DETECTOR_NMS_IOU["nanodet-plus"], 416),
-        Layout("yolov8", prepare_yolov8, decode_yolov8, DETECTOR_NMS_IOU["yolov8"], 640),
-        Layout("yolo11", prepare_yolov8, decode_yolo11, DETECTOR_NMS_IOU["yolo11"], 640),
-        Layout("yolox", prepare_yolox, decode_yolox, DETECTOR_NMS_IOU["yolox"], 640),
-        Layout("rtdetr", prepare_rtdetr, decode_rtdetr, None, 640, stretched=True),
+        Layout(
+            "nanodet",
+            _NANODET_INPUT,
+            (Form(_expected_nanodet(_STRIDES), _decode_nanodet(0.5)),),
+            DETECTOR_NMS_IOU["nanodet"],
+            416,
+        ),
+        Layout(
+            "nanodet-plus",
+            _NANODET_INPUT,
+            tuple(Form(_expected_nanodet(s), _decode_nanodet(0.0)) for s in (_MORE_STRIDES, _STRIDES)),
+            DETECTOR_NMS_IOU["nanodet-plus"],
+            416,
+        ),
+        Layout("yolov8", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT), DETECTOR_NMS_IOU["yolov8"]),
+        Layout("yolo11", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT), DETECTOR_NMS_IOU["yolo11"]),
+        Layout("yolov5", _LETTERBOX, _ANCHORS, DETECTOR_NMS_IOU["yolov5"]),
+        Layout("yolox", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_yolox),), DETECTOR_NMS_IOU["yolox"]),
+        Layout("yolox-decoded", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_anchors),), DETECTOR_NMS_IOU["yolox"]),
+        Layout("rtdetr", _STRETCHED, _DETR, None),
+        Layout("rtdetr-91", _STRETCHED, _DETR, None, coco_ids=True),
+        Layout("deimv2", InputImage(*_IMAGENET, "centered", pad=0), (_LABELLED,), None),
+        Layout("rfdetr", InputImage(*_IMAGENET, "stretched"), (_DETS,), None, 560, coco_ids=True),
+        Layout("torchvision", _STRETCHED, (_UNBATCHED,), None, 800, coco_ids=True),
     )
 }
+# layouts of the same shapes as another, which values or names in the file tell apart
+_TWINS = ("yolo11", "rtdetr-91", "deimv2", "yolox-decoded")
+
+
+def recognise(shapes: Shapes, size: Size, numbers: Callable[[Layout], Sequence[int]]) -> list[tuple[Layout, int]]:
+    """Return the layouts, with their numbers of classes, whose outputs have these names and shapes.
+
+    Layouts with a certain form exclude the others; those of :data:`_TWINS` are left out. ``numbers``: of classes that a
+    file of a layout may have; the first that fits is taken.
+    """
+    found: list[tuple[bool, Layout, int]] = []
+    for layout in LAYOUTS.values():
+        fits = (
+            (form.certain, layout, number)
+            for number in (() if layout.name in _TWINS else numbers(layout))
+            for form in layout.forms
+            if form.tensors(shapes, size, number) is not None
+        )
+        found += [first for first in [next(fits, None)] if first is not None]
+    sure = [(layout, number) for certain, layout, number in found if certain]
+    names = [layout.name for layout, _ in sure]
+    if names == ["nanodet", "nanodet-plus"]:  # the released plus networks have four strides
+        return sure[:1]
+    return sure or [(layout, number) for _, layout, number in found]
 
 
 # --------------------------------------------------------------------------------------------------------------------

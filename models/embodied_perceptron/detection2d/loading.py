@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from embodied_perceptron.config import COCO_LAYOUT, LiftOptions
+from embodied_perceptron.config import COCO_LAYOUT, LiftOptions, layout_and_file
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detections_file import DetectionsFile
 from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
@@ -73,14 +73,13 @@ def lift_from_options(
 
     makers: dict[str, Callable[[], Detector]] = {}
     quick: list[Callable[[], Detector]] = []  # fast enough to run before fusion
-    if options.detector:
-        makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
-        quick += [] if options.layout in _NOT_QUICK else [makers[options.layout]]
-    for entry in options.also:
-        layout, _, file = entry.partition(":")
-        source = layout if layout not in makers else f"{layout} {len(makers) + 1}"
-        makers[source] = partial(make, layout, file, ())
-        quick += [] if layout in _NOT_QUICK else [makers[source]]
+    entries = [(options.layout, options.detector, options.classes)] if options.detector else []
+    for layout, file, classes in (*entries, *((*layout_and_file(entry), ()) for entry in options.also)):
+        first = make(layout, file, classes)  # names its layout, and is the detector of the first call
+        name = first.layout.name if isinstance(first, OnnxDetector) else layout
+        source = name if name not in makers else f"{name} {len(makers) + 1}"
+        makers[source] = _first_made(first, partial(make, name, file, classes))
+        quick += [] if layout in _NOT_QUICK else [partial(make, name, file, classes)]
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
     persons = None
@@ -88,6 +87,12 @@ def lift_from_options(
         mask = PersonMask(quick)
         persons = mask if mask.knows_persons else None
     return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
+
+
+def _first_made(first: Detector, make: Callable[[], Detector]) -> Callable[[], Detector]:
+    """Return a maker that gives a detector away once, and then makes others."""
+    made = [first]
+    return lambda: made.pop() if made else make()
 
 
 def _detector_model(file: str, on_photographs: bool) -> DetectorModel:
@@ -106,7 +111,7 @@ def _lfs_pointer(path: Path) -> Path | None:
 
 
 def _why_unusable(path: str, error: Exception) -> str:
-    text = " ".join(str(error).split())[:400] or type(error).__name__
+    text = " ".join(str(error).split())[:1000] or type(error).__name__
     advice = ""
     if "opset" in text.lower() or "ir version" in text.lower():
         advice = "; export it again for an older opset, or install a newer onnxruntime"

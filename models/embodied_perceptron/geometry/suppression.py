@@ -51,7 +51,7 @@ PIECE_SHARE = 0.6  # share of a box's volume inside of an enlarged one of its na
 _PIECE_END_M = 0.1  # tolerance of top and bottom for an unnamed part
 
 # 2-D boxes of detectors that leave NMS to the user, with their usual thresholds
-DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolox": 0.45}
+DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolov5": 0.45, "yolox": 0.45}
 
 # lifted 2-D detections
 LIFTED_OTHER_NAME_AFFINITY = 0.5  # share of common cells of objects of two names that are one

@@ -52,6 +52,7 @@ from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, 
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import (
     DEFAULT_TOP_K,
+    MeaningReader,
     Query,
     asks,
     query_problem,
@@ -1063,6 +1064,7 @@ class Grounder:
         scores: thresholds of box scores.
         tracking: how scores of boxes become scores of objects.
         named: whether a network labels objects.
+        reader: of the sentences; None = the embedded one.
     """
 
     inference: Predictor | None = None
@@ -1071,6 +1073,7 @@ class Grounder:
     scores: ScorePolicy = EVERY_SCORE
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     named: bool = False
+    reader: MeaningReader | None = None
     _contexts: WeakKeyDictionary[PublishedScene, dict[bool, QueryContext]] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
     )
@@ -1086,7 +1089,12 @@ class Grounder:
         asked = [Query.of(query, viewpoint) for query in queries]
         renamed = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in (*context.objects, *context.published)}
-        parsed = [query.parsed(labels) for query in asked]
+        parsed = [
+            query.parsed(labels, self.reader)
+            if by_name is None
+            else by_name.query.parsed({o.label for o in by_name.objects}, self.reader)
+            for query, by_name in zip(asked, renamed, strict=True)
+        ]
         if self.lift is not None:
             self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
         proposed: list[PhraseCandidates | None] = [None] * len(parsed)
@@ -1096,7 +1104,7 @@ class Grounder:
         answers = [
             self._answer(query, context, colors, candidates)
             if by_name is None
-            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
+            else by_name.restored(ground_objects(query, by_name.objects, colors=colors))
             for query, candidates, by_name in zip(parsed, proposed, renamed, strict=True)
         ]
         classes = self.classes

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -59,6 +60,14 @@ DEFAULT_TOP_K = 5
 MAX_QUERY_CHARACTERS = 1_000  # the longest human sentence of the public grounding sets has about 600
 
 
+class MeaningReader(Protocol):
+    """Reads sentences in place of the embedded reader."""
+
+    def read(self, text: str, labels: Iterable[str]) -> tuple[Meaning, str]:
+        """The meaning of ``text``, and a note about the reading for the reason of the answer, or ""."""
+        ...
+
+
 @dataclass(frozen=True)
 class Query:
     """One query, from its arrival to its answer.
@@ -74,6 +83,7 @@ class Query:
         stamp_ns: time of the viewpoint; 0 = arrival.
         arrived_s: ``time.monotonic()`` of arrival; the latency of the answer counts from here.
         meaning: of the text; None until :meth:`parsed`.
+        note: what the reason of the answer says about the reading; may be empty.
 
     Raises ``ValueError`` for top_k below 1.
     """
@@ -88,6 +98,7 @@ class Query:
     stamp_ns: int = 0
     arrived_s: float = field(default_factory=time.monotonic, compare=False)
     meaning: Meaning | None = field(default=None, compare=False, repr=False)
+    note: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k < 1:
@@ -100,11 +111,17 @@ class Query:
             return cls(query, viewpoint=viewpoint)
         return query if viewpoint is None or query.viewpoint is not None else replace(query, viewpoint=viewpoint)
 
-    def parsed(self, labels: Iterable[str]) -> Query:
-        """Add the meaning; ``labels`` of the scene count as nouns. Parsed and unreadable queries stay as they are."""
+    def parsed(self, labels: Iterable[str], reader: MeaningReader | None = None) -> Query:
+        """Add the meaning; ``labels`` of the scene count as nouns. Parsed and unreadable queries stay as they are.
+
+        ``reader``: None = the embedded one.
+        """
         if self.meaning is not None or query_problem(self.text):
             return self
-        return replace(self, meaning=with_states(read_meaning(self.text, labels)))
+        if reader is None:
+            return replace(self, meaning=embedded_meaning(self.text, labels))
+        meaning, note = reader.read(self.text, labels)
+        return replace(self, meaning=meaning, note=note)
 
     def answer(
         self,
@@ -118,6 +135,7 @@ class Query:
     ) -> Grounding:
         """Make the answer; its latency is the time since arrival."""
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
+        reason = "; ".join(part for part in (reason, self.note) if part)
         text = printable_query(self.text)
         return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases, nearest)
 
@@ -505,6 +523,11 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
     graphs = _graphs(sentence_reader(), in_usual_letters(text))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
     return replace(first, others=_distinct(first, others))
+
+
+def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
+    """Read ``text`` with the embedded reader, states included. Raises as :func:`read_meaning`."""
+    return with_states(read_meaning(text, labels))
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:

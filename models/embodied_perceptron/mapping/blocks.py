@@ -1,7 +1,6 @@
 """Table of the 8^3 blocks of the map and their slots in the voxel arrays.
 
-The table stays on the host for every device: a frame touches a few thousand blocks, and CPU and device share the rule
-of eviction.
+The map on a device has a table of its own (``warp_map.py``), with the same rule of eviction.
 """
 
 from __future__ import annotations
@@ -215,6 +214,19 @@ class BlockTable:
         self._free = np.empty(capacity, np.int32)  # a stack: reusing the last freed slot keeps memory compact
         self._scratch = np.empty(capacity, np.int32)
         self.clear()
+
+    @classmethod
+    def holding(cls, keys: NDArray[np.int64], capacity: int) -> BlockTable:
+        """Table of blocks that have slots: ``keys`` (S,) by slot, -1 = none, S <= capacity."""
+        table = cls(capacity)
+        used = np.flatnonzero(keys != _EMPTY).astype(np.int32)
+        table._keys[: len(keys)] = keys
+        table._coords[used] = block_coords(keys[used])
+        _insert_all(table._table_keys, table._table_slots, table._shift, keys[used], used)
+        table._free_count = capacity - len(used)
+        table._free[: table._free_count] = np.flatnonzero(table._keys == _EMPTY)[::-1]
+        table.slots_ever_used = int(used.max(initial=-1)) + 1
+        return table
 
     def clear(self) -> None:
         """Remove all blocks."""

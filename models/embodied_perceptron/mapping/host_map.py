@@ -2,7 +2,7 @@
 
 Voxel arithmetic follows ``geometry/transforms.py`` in fixed point (see ``voxels.py``); tests compare the two. The
 kernels release the interpreter's lock. No fast-math: equal input gives equal bits, here and on a device
-(``device_map.py``).
+(``warp_map.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from embodied_perceptron.mapping.blocks import (
     BLOCK_BITS,
     BLOCK_EDGE,
     BLOCK_VOXELS,
+    Acquired,
     BlockTable,
     block_coords,
     hash_position,
@@ -142,7 +143,8 @@ class HostMap:
                 self._blocks.release(slots)
             done.counts.append(_Counts({"evicted_radius": len(slots)}))
             done.evicted = True
-            self._bring_back(center, radius)
+            if self._spill is not None:
+                bring_back(self, self._blocks, self._spill, center, radius)
         clock.lap("evict")
         for rows in view.bands()[done.bands :]:
             blocks, voxels, points, in_range = self._accumulate(view, rows, rule)
@@ -193,6 +195,8 @@ class HostMap:
     def _drop_evicted(self, slots: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
         """Empty the slots of evicted blocks with these ``keys``."""
         if self._spill is not None and len(slots):
+            order = np.argsort(keys)
+            slots, keys = slots[order], keys[order]
             room = Rooms.sizes(self._count[slots])
             starts, arena = np.cumsum(room) - room, Arena.of(int(room.sum()))
             counts, _ = self._copy_blocks(slots, block_coords(keys).astype(np.int32), 1, arena, starts)
@@ -207,26 +211,19 @@ class HostMap:
         self._changed[slots] = True
         self._voxels -= erase_blocks(slots, *self._stored)
 
-    def _bring_back(self, center: NDArray[np.float64], radius: float) -> None:
-        """Return spilled blocks that are near again; voxels seen anew meanwhile win."""
-        if self._spill is None:
-            return
-        near = self._blocks.reach(center, radius) - _RETURN_MARGIN
-        for content in self._spill.returning(center, near):
-            distinct, block = np.unique(content.keys, return_inverse=True)
-            acquired = self._blocks.acquire(distinct, center, radius)
-            self._drop_evicted(acquired.evicted, acquired.evicted_keys)
-            slots = np.repeat(acquired.slots[block], content.counts)
-            free = (slots >= 0) & (self._records[slots, content.local, HITS] == 0)
-            # of a block that was spilled twice, the newer voxels win
-            order = np.lexsort((-content.last_seen_ns, content.local, slots))
-            first = np.ones(len(order), bool)
-            first[1:] = (np.diff(slots[order]) != 0) | (np.diff(content.local[order]) != 0)
-            taken = np.sort(order[first & free[order]])
-            rows = content.rows().where(torch.from_numpy(np.isin(np.arange(len(slots)), taken)))
-            self._put(slots[taken], content.local[taken], rows)
-            self._voxels += len(taken)
-            self._spill.add(content.where(acquired.slots[block] < 0))
+    def drop(self, acquired: Acquired) -> None:
+        """Spill and empty the evicted blocks (:func:`bring_back`)."""
+        self._drop_evicted(acquired.evicted, acquired.evicted_keys)
+
+    def is_free(self, slots: Array, local: Array) -> NDArray[np.bool_]:
+        """(N,) whether places are empty."""
+        free: NDArray[np.bool_] = self._records[slots, local, HITS] == 0
+        return free
+
+    def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
+        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
+        self._put(slots, local, rows)
+        self._voxels += len(rows)
 
     def _clear_seen_through(self, view: FrameView, rule: ClearingRule) -> int:
         """Lower the evidence of voxels that the view sees through; returns the number of voxels removed."""
@@ -340,6 +337,49 @@ class HostMap:
         self._erase(self._blocks.slots())
         self._blocks.clear()
         self._voxels = 0
+
+
+class Spilling(Protocol):
+    """Map whose evicted blocks a spill keeps; implemented for the CPU and for devices."""
+
+    def drop(self, acquired: Acquired) -> None:
+        """Spill and empty the evicted blocks."""
+        ...
+
+    def is_free(self, slots: Array, local: Array) -> NDArray[np.bool_]:
+        """(N,) whether places are empty."""
+        ...
+
+    def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
+        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
+        ...
+
+
+def bring_back(
+    there: Spilling, table: BlockTable, spill: BlockSpill, center: NDArray[np.float64], radius: float
+) -> bool:
+    """Return spilled blocks that are near again; voxels seen anew meanwhile win. Returns whether any came.
+
+    ``table`` holds the blocks of the map; ``center`` and ``radius`` are in block edges.
+    """
+    came = False
+    for content in spill.returning(center, table.reach(center, radius) - _RETURN_MARGIN):
+        distinct, block = np.unique(content.keys, return_inverse=True)
+        acquired = table.acquire(distinct, center, radius)
+        there.drop(acquired)
+        slots = np.repeat(acquired.slots[block], content.counts)
+        free = slots >= 0
+        free[free] = there.is_free(slots[free], content.local[free])
+        # of a block that was spilled twice, the newer voxels win
+        order = np.lexsort((-content.last_seen_ns, content.local, slots))
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(slots[order]) != 0) | (np.diff(content.local[order]) != 0)
+        taken = np.sort(order[first & free[order]])
+        rows = content.rows().where(torch.from_numpy(np.isin(np.arange(len(slots)), taken)))
+        there.fill(np.repeat(content.keys, content.counts)[taken], slots[taken], content.local[taken], rows)
+        spill.add(content.where(acquired.slots[block] < 0))
+        came = True
+    return came
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,11 +16,9 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
-from embodied_perceptron.mapping import device_map
 from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
-from embodied_perceptron.mapping.device_map import DeviceMap
 from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault, resolve_device
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
 from embodied_perceptron.mapping.host_map import HostMap
@@ -49,6 +48,7 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
+log = logging.getLogger(__name__)
 __all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
 
 
@@ -123,14 +123,14 @@ class FeatureVolume:
         config: sizes, ranges and limits.
         keyframes: selection of the frames that are retained whole.
         features: image features for one network; None = geometry only.
-        kernels: "numba" (CPU), "torch" (any device), or "auto" = chosen by the device.
+        kernels: "numba" (CPU), "warp" (CUDA; on the CPU slow, for tests), or "auto" = chosen by the device.
         network_device: device of the network that reads the map, used where ``config.device`` is "auto".
         spill: stores evicted blocks and returns them; None = evicted blocks are lost.
 
     Attributes:
-        fault: why the voxels' device failed, after which the CPU holds the map; "" = it has not.
+        fault: why the CPU holds the voxels instead of their device; "" = it does not.
 
-    Raises ``ConfigError`` for an unavailable device, and for a spill with voxels that are not on the CPU.
+    Raises ``ConfigError`` for an unavailable device.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class FeatureVolume:
         keyframes: KeyframeConfig | None = None,
         *,
         features: ImageFeatures | None = None,
-        kernels: Literal["auto", "numba", "torch"] = "auto",
+        kernels: Literal["auto", "numba", "warp"] = "auto",
         network_device: torch.device | None = None,
         spill: BlockSpill | None = None,
     ) -> None:
@@ -152,22 +152,24 @@ class FeatureVolume:
         device = resolve_device(name, "volume device")
         self.fault = ""
         if kernels == "auto":
-            kernels = "numba" if device.type == "cpu" else "torch"
+            kernels = "numba" if device.type == "cpu" else "warp"
         if kernels == "numba" and device.type != "cpu":
             raise ConfigError(f"numba kernels run on the CPU, but device is {self.config.device!r}")
-        if spill is not None and kernels != "numba":
-            raise ConfigError(f"spill.folder serves voxels on the CPU: set volume.device to cpu, not {name!r}")
         self._spill = spill
         self._map: VoxelMap
         try:
-            self._map = HostMap(self.config, spill) if kernels == "numba" else DeviceMap(self.config, device)
+            self._map = HostMap(self.config, spill) if kernels == "numba" else device_map(self.config, device, spill)
+        except ImportError as error:
+            self.fault = f"voxels are on the CPU: a map on {device} needs the package warp-lang: {first_line(error)}"
+            log.warning(self.fault)
+            self._map = HostMap(self.config, spill)
         except RuntimeError as error:
             if not is_device_fault(error):
                 raise
             reason = f"{device} has no room for the map's voxels: {first_line(error)}"
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
-            self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
+            self._map, self.fault = HostMap(self.config, spill), f"voxels are on the CPU: {reason}"
         self._site_cache = BlockCache()
         self._newest_ns: dict[str, int] = {}
         self._counters = Counters()
@@ -239,7 +241,7 @@ class FeatureVolume:
             if not is_device_fault(again):
                 raise
             rows = None
-        self._map = HostMap(self.config)
+        self._map = HostMap(self.config, self._spill)
         forget_memory()
         self.fault = f"voxels have moved to the CPU, their device failed: {first_line(error)}"
         if rows is not None:
@@ -469,7 +471,7 @@ class FeatureVolume:
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
 
     @classmethod
-    def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
+    def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "warp"] = "auto") -> FeatureVolume:
         """Volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
         saved = read_map(path)
         config, keyframes = saved_configs(saved)
@@ -478,19 +480,24 @@ class FeatureVolume:
         return volume
 
 
+def device_map(config: VolumeConfig, device: torch.device, spill: BlockSpill | None) -> VoxelMap:
+    """Map on a device. Raises ``ImportError`` without a working warp-lang, ``RuntimeError`` without room."""
+    from embodied_perceptron.mapping.warp_map import WarpMap
+
+    return WarpMap(config, device, spill)
+
+
 def warm_up() -> None:
     """Compile every CPU kernel ahead: about ten seconds after an installation, later read from the disk."""
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
     config = VolumeConfig(max_blocks=64, device="cpu")
-    volume, on_device = FeatureVolume(config), FeatureVolume(config, kernels="torch")
+    volume = FeatureVolume(config)
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
         T[0, 3] = 100.0 * stamp  # far away: blocks are evicted
         depth = np.full((8, 8), depth_m, np.float32)
         frame = PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T)
         volume.integrate(frame)
-        on_device.integrate(frame)
-    device_map.warm_up(FrameView.of(frame, config.voxel_size_m), volume._rule)
     volume.snapshot(1)
     volume.as_sparse_tensor(2, min_hits=1)
     rows = volume._map.gather(1)

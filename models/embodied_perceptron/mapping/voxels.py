@@ -1,6 +1,6 @@
 """Voxel records, frames as the kernels read them, and the interface of the CPU and device maps.
 
-All sums are integers, so they do not depend on the order of the points: the CPU kernels and the torch kernels on any
+All sums are integers, so they do not depend on the order of the points: the CPU kernels and the Warp kernels on any
 device give the same map bit for bit.
 
 * Points are fixed-point numbers in 1/1024 voxel (20 micrometres at 0.02 m): ``floor(p / s * 1024)``. The upper bits are
@@ -248,7 +248,7 @@ class StageClock:
 
 
 class VoxelMap(Protocol):
-    """Voxels in blocks; implemented for the CPU, and in torch for any device."""
+    """Voxels in blocks; implemented for the CPU, and in Warp for CUDA devices."""
 
     device: torch.device
 

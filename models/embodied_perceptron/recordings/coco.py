@@ -24,7 +24,7 @@ from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.recordings.recording import Recording, RecordingError
 from embodied_perceptron.recordings.tum import TumRecording, parse_stamp
 
-_MAX_BYTES = 2**30
+MAX_COCO_BYTES = 2**30
 _MAX_ID = 2**53
 
 
@@ -65,7 +65,7 @@ class CocoFile:
 def read_coco(path: str | Path) -> CocoFile:
     """Read and check a file. Raises :class:`.RecordingError` with the file and the entry that is wrong."""
     path = Path(path)
-    data = read_json(path, _MAX_BYTES)
+    data = read_json(path, MAX_COCO_BYTES)
     if not isinstance(data, dict) or not all(isinstance(data.get(key), list) for key in ("images", "annotations")):
         raise RecordingError(
             f"{path} is no COCO file: it needs the lists 'images', 'annotations' and 'categories' (a list of results "
@@ -149,7 +149,7 @@ def decode_mask(segmentation: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
             # 8 bits of fraction; COCO counts from the image's corner, OpenCV from the first pixel's centre
             corners = np.round((points.clip(-(2.0**16), 2.0**16) - 0.5) * 256).astype(np.int32)
             cv2.fillPoly(mask, [corners], 1, shift=8)
-        return mask.astype(bool)
+        return np.asarray(mask, dtype=bool)
     counts = segmentation.get("counts") if isinstance(segmentation, dict) else None
     if isinstance(counts, str):
         counts = _counts_of_text(counts)
@@ -159,8 +159,8 @@ def decode_mask(segmentation: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
         raise ValueError(
             f"a mask of size {segmentation.get('size')} with {sum(counts)} pixels for an image of {width} x {height}"
         )
-    flat: NDArray[np.bool_] = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    return flat.reshape(width, height).T
+    pixels: NDArray[np.bool_] = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
+    return pixels
 
 
 def encode_mask(mask: NDArray[np.bool_]) -> dict[str, Any]:

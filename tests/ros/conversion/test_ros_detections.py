@@ -15,7 +15,7 @@ from std_msgs.msg import Header
 from support.ros_detections import detection_2d
 from vision_msgs.msg import Detection2D, Detection2DArray
 
-from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message
+from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message, has_class_numbers
 
 pytestmark = pytest.mark.ros
 
@@ -77,3 +77,10 @@ def test_detections_are_counted_without_reading_them(frame_id, count):
 def test_bytes_that_are_no_message_are_refused(data):
     with pytest.raises(ValueError, match="Detection2DArray"):
         count_serialized(data)
+
+
+@pytest.mark.parametrize(
+    ("class_id", "number"), [("56", True), (" 7 ", True), ("chair", False), ("", False), ("2x", False)]
+)
+def test_numbers_in_place_of_names_are_noticed(class_id, number):
+    assert has_class_numbers(Detection2DArray(detections=[detection_2d(class_id, (0, 0, 9, 9), 0.3)])) == number

@@ -28,6 +28,7 @@ from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
+    DEGRADE_HELP,
     PROCESSES,
     VIEWS,
     VIEWS_HELP,
@@ -183,8 +184,10 @@ def calibrate_witnesses(
     detector: Annotated[
         list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector; repeatable.")
     ],
-    detector_layout: Annotated[list[str], typer.Option(help="Layout of its outputs, for each of them.")],
     out: Annotated[Path, out_file(help="File to write: witnesses.json.")],
+    detector_layout: Annotated[
+        list[str] | None, typer.Option(help="Layout of its outputs, where the files do not tell; for each of them.")
+    ] = None,
     perceive_every: Annotated[
         float, typer.Option(min=0.1, help="Look for objects every so many seconds: these perceptions are used.")
     ] = 4.0,
@@ -219,7 +222,7 @@ def calibrate_witnesses(
         "log_loss": {"network": round(report.log_loss[0], 4), "all": round(report.log_loss[1], 4)},
         "reliability": [[round(value, 3) for value in row] for row in report.curve],
     }
-    flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
+    flags = " ".join(f"--detector {file.name}" for file in detector)
     source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --out witnesses.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, detector_model_json(model, source, measured).encode())
@@ -279,6 +282,14 @@ def evaluate_tasks(
     common_classes: Annotated[
         bool, typer.Option("--common-classes", help="Only the 20 classes of the paper's monocular benchmark.")
     ] = False,
+    detections: Annotated[
+        str,
+        typer.Option(
+            help="COCO file of 2-D detections: lifted into the map. A file for all scenes, or the name of a file in "
+            "each scene's folder: `generate` writes detections.json, the true ones."
+        ),
+    ] = "",
+    degrade: Annotated[str, typer.Option(help=DEGRADE_HELP)] = "",
     pictures: Annotated[
         int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
     ] = 2,
@@ -291,13 +302,19 @@ def evaluate_tasks(
     and by both as deployed.
     """
     with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.runner.detections import Degradation, write_degraded
         from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
         from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
     folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
     tasks = ALL_TASKS if only is None else (only.value,)
     settings = (common.split, weights, tasks, common.scenes, views or 0, turn_seed, prompts)
-    spec = EvaluationSpec(folder, *settings, common=common_classes)
+    if degrade and not Path(detections).is_file():
+        raise CommandError("--degrade needs one file of --detections for all scenes")
+    if degrade:
+        out.mkdir(parents=True, exist_ok=True)
+        detections = str(write_degraded(detections, out / "detections.json", Degradation.of_text(degrade)))
+    spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     run_evaluation("all" if only is None else only.value, spec, out, common.workers, command, pictures)
 

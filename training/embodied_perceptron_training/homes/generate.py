@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.recordings.coco import write_coco
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes import assets
@@ -51,6 +52,7 @@ from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.sensor_model import draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
+from embodied_perceptron_training.homes.true_detections import DETECTIONS, true_image
 from embodied_perceptron_training.homes.varied_trajectories import handheld_trajectory, map_views
 from embodied_perceptron_training.processes import Workers, spread
 
@@ -184,7 +186,7 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
         poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
     )
     exposure = sensor.exposure_drift(spec.views, spec.noise.exposure, np.random.default_rng([seed, 62]))
-    images, seen_per_view, masks = [], [], []
+    images, seen_per_view, masks, detections = [], [], [], []
     for i, T in enumerate(poses):
         view = renderer.render(spec.intrinsics, T, float(exposure[i]), seed + i)
         rng = np.random.default_rng([seed, 63, i])
@@ -193,6 +195,8 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
         seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
         masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
+        detections.append(true_image(home, view.instance, images[-1][0]))
+    write_coco(folder / DETECTIONS, detections)
     if isinstance(renderer, GlRenderer):
         renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
@@ -216,7 +220,7 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> No
     reported = sensor_model.reported(poses, np.random.default_rng([seed, 84]))
     exposure = sensor.exposure_drift(spec.views, sensor_model.exposure_spread, np.random.default_rng([seed, 85]))
     renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
-    images, seen_per_view, masks, holes = [], [], [], []
+    images, seen_per_view, masks, holes, detections = [], [], [], [], []
     clutter_per_view: list[set[int]] = []
     for i, T in enumerate(poses):
         view = renderer.render(sensor_model.intrinsics, T, float(exposure[i]), seed + i)
@@ -232,6 +236,8 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> No
         masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), sensor_model.intrinsics, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
         holes.append(round(float((millimetres == 0).mean()), 4))
+        detections.append(true_image(home, view.instance, images[-1][0]))
+    write_coco(folder / DETECTIONS, detections)
     if isinstance(renderer, GlRenderer):
         renderer.close()
     object_ids = sorted(set().union(*seen_per_view))

@@ -17,6 +17,7 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.coco import write_coco
 from embodied_perceptron.recordings.tum import CameraMount, TumWriter, read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes import noise as sensor
@@ -28,12 +29,13 @@ from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRen
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.sensor_model import SensorModel, draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import RobotSpec, rgbd_camera, robot_trajectory
+from embodied_perceptron_training.homes.true_detections import DETECTIONS, true_image
 from embodied_perceptron_training.processes import process_pool
 
 # --------------------------------------------------------------------------------------------------------------------
 # writing a recording with its ground truth, and reading its home back
 
-Images = tuple[NDArray[np.uint8], NDArray[np.float32]]
+Images = tuple[NDArray[np.uint8], NDArray[np.float32], dict[str, Any]]  # colour, depth, true detections
 BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
 
 
@@ -107,16 +109,19 @@ class _Renderer:
         )
 
     def frame(self, index: int) -> Images:
-        """Colour and measured depth of frame ``index``."""
+        """Colour, measured depth and true detections of frame ``index``."""
         spec = self.spec
         rng = np.random.default_rng([spec.seed, 43, index])
         T, exposure = self.T_world_camera[index], float(self.exposure[index])
         view = self.renderer.render(spec.intrinsics, T, exposure, spec.seed + index)
+        stamp_s = round(index * 1e9 / spec.rate_hz) / 1e9
+        detections = true_image(self.home, view.instance, f"color/{index:06d}.jpg", stamp_s)
         if self.sensor_model is not None:
             color = measured_color(view, self.sensor_model, rng)
-            return color, measured_depth(view, self.kinds, self.sensor_model, rng)
+            return color, measured_depth(view, self.kinds, self.sensor_model, rng), detections
         share = spec.noise.motion_blur_s * spec.rate_hz
-        return sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
+        color, depth_m = sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
+        return color, depth_m, detections
 
 
 _worker: _Renderer | None = None
@@ -137,8 +142,8 @@ def render_recording(
 ) -> Home:
     """Write the recording of ``spec`` into ``out_dir`` and return the home that it shows.
 
-    The folder has the layout of TUM RGB-D plus ``scene.json`` with the truth; see
-    :mod:`embodied_perceptron.recordings.tum`.
+    The folder has the layout of TUM RGB-D plus the truth: ``scene.json``, see
+    :mod:`embodied_perceptron.recordings.tum`, and the 2-D detections of every frame in ``detections.json``.
     ``workers`` does not change the images. Raises ``FileExistsError`` for an existing recording, ``OSError`` when the
     folder cannot be written.
     """
@@ -151,10 +156,13 @@ def render_recording(
         mount=CameraMount(BASE_FRAME, spec.robot.T_base_camera),
     )
     period_ns = 1e9 / spec.rate_hz
-    for index, (color, depth_m) in enumerate(_frames(spec, own, workers)):
+    images = []
+    for index, (color, depth_m, detections) in enumerate(_frames(spec, own, workers)):
+        images.append(detections)
         writer.add(round(index * period_ns), color, depth_m, own.reported[index])
         if progress is not None:
             progress(index + 1, spec.frames)
+    write_coco(Path(out_dir) / DETECTIONS, images)
     writer.close(scene_truth(own.home))
     return own.home
 

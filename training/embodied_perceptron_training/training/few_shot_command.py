@@ -41,7 +41,9 @@ def learn(
     detector: Annotated[
         list[Path] | None, typer.Option(help="ONNX file of a 2-D detector; may be repeated. With --pseudo.")
     ] = None,
-    detector_layout: Annotated[list[str] | None, typer.Option(help="Layout of its outputs, for each of them.")] = None,
+    detector_layout: Annotated[
+        list[str] | None, typer.Option(help="Layout of its outputs, where the files do not tell; for each of them.")
+    ] = None,
     agreement: Annotated[
         float, typer.Option(min=0.5, max=1.0, help="Least probability of what is agreed on; with --pseudo.")
     ] = 0.6,

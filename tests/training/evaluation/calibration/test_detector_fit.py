@@ -218,4 +218,4 @@ def test_two_small_homes_end_to_end(tmp_path):
     assert json.loads(out.read_text())["measured"]["homes"] == 2
     done = calibrate(model, out, *homes, layout="yolox")
     assert isinstance(done.exception, CommandError)
-    assert "a detector failed" in str(done.exception)
+    assert "layout yolox: expected" in str(done.exception)

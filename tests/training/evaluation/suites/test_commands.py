@@ -29,7 +29,7 @@ def test_every_suite_has_the_common_options_and_its_own():
     app = typer.Typer()
     register(app)
     known = parameters(app)
-    assert set(known) == {"pope", "arkitscenerefer", "openlex3d", "robustness"}
+    assert set(known) == {"pope", "arkitscenerefer", "openlex3d", "robustness", "lifting"}
     assert all(set(options) >= SHARED for options in known.values())
     assert {"scene_list", "answers"} < set(known["pope"])
     assert "references" in known["arkitscenerefer"]

@@ -255,12 +255,10 @@ def test_one_command_writes_everything(data, tmp_path):
     assert cv2.imread(str(tmp_path / "metrics.png")) is not None
 
 
-def test_a_detector_without_layout_and_a_missing_data_set_end_with_a_message(data, tmp_path):
-    detector = tmp_path / "a.onnx"
-    detector.touch()
+def test_a_layout_without_detector_and_a_missing_data_set_end_with_a_message(data, tmp_path):
     command = ["robustness", "--out", str(tmp_path / "out"), "--data"]
-    bad = CliRunner().invoke(evaluate_app, [*command, str(data), "--detector", str(detector)])
-    assert "belong together" in str(bad.exception)
+    bad = CliRunner().invoke(evaluate_app, [*command, str(data), "--detector-layout", "yolov8"])
+    assert "1 layouts for 0 files" in str(bad.exception)
     assert CliRunner().invoke(evaluate_app, [*command, str(tmp_path / "nothing")]).exit_code == 2
 
 
@@ -275,8 +273,8 @@ def test_homes_are_built_again_from_what_the_data_set_says(data):
 def test_bad_specifications_are_named():
     with pytest.raises(EvaluationError, match="two levels"):
         RobustnessSpec(SuiteSpec("x"), levels=1)
-    with pytest.raises(EvaluationError, match="belong together"):
-        RobustnessSpec(SuiteSpec("x"), detector="a.onnx")
+    with pytest.raises(EvaluationError, match="needs a --detector"):
+        RobustnessSpec(SuiteSpec("x"), layout="yolov8")
 
 
 def test_a_home_with_nothing_to_show_changes_no_curve():

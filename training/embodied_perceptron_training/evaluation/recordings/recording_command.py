@@ -13,6 +13,7 @@ from rich.table import Table
 
 from embodied_perceptron.apps.command_line import TaskProgress, out_folder
 from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors, with_network
+from embodied_perceptron_training.evaluation.runner.options import DEGRADE_HELP
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.replay import ReplayProgress
@@ -33,6 +34,7 @@ def recording(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
     detections: DetectionsOption = None,
+    degrade: Annotated[str, typer.Option(help=DEGRADE_HELP)] = "",
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
@@ -62,6 +64,13 @@ def recording(
 
     if labels is None and objects is not None:
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
+    if degrade:
+        from embodied_perceptron_training.evaluation.runner.detections import Degradation, write_degraded
+
+        if detections is None:
+            raise CommandError("--degrade belongs to --detections")
+        out.mkdir(parents=True, exist_ok=True)
+        detections = write_degraded(detections, out / "detections.json", Degradation.of_text(degrade))
     settings = with_network(with_detectors(load_settings(config), None, None, detections), weights, device)
     if min_score is not None:
         settings = replace(settings, network=replace(settings.network, min_score=min_score))

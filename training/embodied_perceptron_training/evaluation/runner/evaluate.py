@@ -18,6 +18,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES, MONOCULAR_
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
 from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
+from embodied_perceptron_training.evaluation.runner.detections import detections_of_scene
 from embodied_perceptron_training.evaluation.runner.options import VIEWS
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
@@ -67,12 +68,15 @@ class EvaluationSpec:
     turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
     prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
     window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
+    detections: str = ""  # 2-D detections to lift: a file for all scenes, or its name in each scene's folder
     common: bool = False  # count only the 20 classes of the paper's monocular benchmark
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
         if unknown or not self.tasks:
             raise ValueError(f"tasks must be among {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+        if self.detections and (alone := set(self.tasks) - {"detection", "occupancy", "grounding"}):
+            raise ValueError(f"2-D detections are lifted into whole maps, not for {', '.join(sorted(alone))}")
         if self.views < 0:
             raise ValueError(f"views must not be negative, got {self.views}")
         if self.scenes is not None and self.scenes < 1:
@@ -208,7 +212,9 @@ def scene_names(spec: EvaluationSpec) -> list[str]:
 
 
 def _evaluate_scene(spec: EvaluationSpec, name: str) -> SceneResult:
-    return evaluate_scene(load(spec, name), cached_predictor(spec.weights), spec.tasks, spec.window_m)
+    scene = load(spec, name)
+    file = detections_of_scene(spec.data, name, spec.detections) if spec.detections else None
+    return evaluate_scene(scene, cached_predictor(spec.weights), spec.tasks, spec.window_m, file)
 
 
 def load(spec: EvaluationSpec, name: str) -> EvaluationScene:

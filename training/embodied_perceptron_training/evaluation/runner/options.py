@@ -28,6 +28,7 @@ VIEWS_HELP = "Views of a scene: so many, spread evenly."
 Views = Annotated[int, typer.Option(min=1, help=VIEWS_HELP)]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
 MetricsFolder = Annotated[Path | None, out_folder(help="Folder to write: metrics.json.")]
+DEGRADE_HELP = "Make the detections worse: recall=0.7,confusion=0.1,jitter=0.05,score=0.1,seed=0; each may be left out."
 VIEWS, PROCESSES = 20, 2  # defaults
 
 # Of commands that fit something and may store it in the weights

@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.language.answer import propose
@@ -24,6 +26,7 @@ from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.metrics.grounding import RANKS, GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy
+from embodied_perceptron_training.evaluation.runner.detections import lift_of_file
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.homes.prompts import is_view_dependent
@@ -61,18 +64,24 @@ def evaluation_config(
     )
 
 
-def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
+def scene_perceptron(
+    inference: Predictor, views: int, window_m: float = WINDOW_M, lift: DetectionLift | None = None
+) -> Perceptron:
     """A perceptron for a scene of ``views`` views."""
-    return Perceptron(evaluation_config(views, window_m, inference=inference), inference=inference)
+    return Perceptron(evaluation_config(views, window_m, inference=inference), inference=inference, lift=lift)
 
 
 def mapped_scene(
-    scene: EvaluationScene, inference: Predictor | None = None, window_m: float = WINDOW_M, every_box: bool = True
+    scene: EvaluationScene,
+    inference: Predictor | None = None,
+    window_m: float = WINDOW_M,
+    every_box: bool = True,
+    lift: DetectionLift | None = None,
 ) -> Perceptron:
     """A perceptron after all views of a scene; without a network where ``inference`` is None. ``every_box``: see
     :func:`evaluation_config`."""
     config = evaluation_config(len(scene.frames), window_m, every_box=every_box, inference=inference)
-    perceptron = Perceptron(config, inference=inference)
+    perceptron = Perceptron(config, inference=inference, lift=lift)
     for frame in scene.frames:
         perceptron.integrate(frame)
     return perceptron
@@ -241,17 +250,23 @@ def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
 
 
 def evaluate_scene(
-    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = WINDOW_M
+    scene: EvaluationScene,
+    inference: Predictor,
+    tasks: Iterable[str],
+    window_m: float = WINDOW_M,
+    detections: Path | None = None,
 ) -> SceneResult:
     """Run all ``tasks`` on one scene, in as few replays as possible.
 
-    ``window_m``: edge of a prediction window; the whole scene is predicted in as many as it needs.
+    ``window_m``: edge of a prediction window; the whole scene is predicted in as many as it needs. ``detections``: file
+    of 2-D detections that are lifted into whole maps.
     """
     wanted = set(tasks)
     result = SceneResult(scene.name, sensor=scene.sensor)
     start = time.perf_counter()
     if wanted - {"monocular-detection", "grounding"}:
-        perceptron = scene_perceptron(inference, len(scene.frames), window_m)
+        lift = None if detections is None else lift_of_file(detections, scene.image_stamps)
+        perceptron = scene_perceptron(inference, len(scene.frames), window_m, lift)
         for step, frame in enumerate(scene.frames, start=1):
             result.unusable_views += not perceptron.integrate(frame).fused
             start = result.clock("integrate", start)
@@ -267,7 +282,8 @@ def evaluate_scene(
         if wanted & {"detection", "occupancy"}:
             start = _score_whole(result, scene, perceptron, inference, wanted)
     if "grounding" in wanted:
-        start = _score_sentences(result, scene, inference, window_m)
+        lift = None if detections is None else lift_of_file(detections, scene.image_stamps)
+        start = _score_sentences(result, scene, inference, window_m, lift)
     if "monocular-detection" in wanted:
         samples = []
         for view, frame in enumerate(scene.frames):
@@ -286,6 +302,9 @@ def _score_whole(
     """Score all views together; returns the time now."""
     start = time.perf_counter()
     prediction = predict_everywhere(perceptron)
+    if perceptron.lift is not None and prediction.detections is not None:
+        perceptron.perceive(window_m=math.inf)
+        prediction = dataclasses.replace(prediction, detections=perceptron.trace["lift"])
     result.windows = len(prediction.parts)
     now = result.clock("look", start)
     if "detection" in wanted:
@@ -297,10 +316,16 @@ def _score_whole(
     return now
 
 
-def _score_sentences(result: SceneResult, scene: EvaluationScene, inference: Predictor, window_m: float) -> float:
+def _score_sentences(
+    result: SceneResult,
+    scene: EvaluationScene,
+    inference: Predictor,
+    window_m: float,
+    lift: DetectionLift | None,
+) -> float:
     """Score sentences on one perception of the whole scene; returns the time now."""
     start = time.perf_counter()
-    perceptron = mapped_scene(scene, inference, window_m, every_box=False)
+    perceptron = mapped_scene(scene, inference, window_m, every_box=False, lift=lift)
     perception = perceptron.perceive(window_m=math.inf)
     prediction = perceptron.prediction
     assert prediction is not None

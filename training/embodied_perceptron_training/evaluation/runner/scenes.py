@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,6 +59,7 @@ class EvaluationScene:
     held_out: tuple[bool, ...] = ()
     sensor: str = ""
     T_world_scan: F64 = field(default_factory=lambda: np.eye(4))  # (4, 4) from the source's files to the frames' world
+    image_stamps: Mapping[str, int] = field(default_factory=dict)  # of the used colour images by path from the root
 
     def things(self, last: int | None = None) -> F64:
         """(M, 9) boxes of all objects, named or not, that the first ``last`` views show; without structure."""
@@ -148,6 +150,10 @@ def load_scene(
         held_out=scan.held_out,
         sensor=scan.sensor,
         T_world_scan=T @ scan.T_world_scan,
+        image_stamps={
+            scan.images[view].color_path.relative_to(dataset.root).as_posix(): _stamp_ns(step)
+            for step, view in enumerate(chosen)
+        },
     )
 
 
@@ -171,9 +177,12 @@ def sampled(view: ScanView, points: int, seed: int) -> ScanView:
     return replace(view, depth_m=depth_m, depth_camera=view.depth_camera.resized(w, h))
 
 
+def _stamp_ns(step: int) -> int:
+    return round((step + 1) * STEP_S * NS_PER_S)
+
+
 def _frame(view: ScanView, step: int, T_world_scene: F64) -> PosedFrame:
-    stamp_ns = round((step + 1) * STEP_S * NS_PER_S)
-    frame = RgbdFrame(stamp_ns, CAMERA, view.color, view.depth_m, view.depth_camera)
+    frame = RgbdFrame(_stamp_ns(step), CAMERA, view.color, view.depth_m, view.depth_camera)
     return PosedFrame(frame, T_world_scene @ view.T_world_camera)
 
 

@@ -1,4 +1,4 @@
-"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d|robustness``: suites of other systems."""
+"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d|robustness|lifting``: suites on data sets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
     str,
-    typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr."),
+    typer.Option(help="Layout of its outputs, where the file does not tell; see docs/detectors.md."),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
-    for suite in (pope, arkitscenerefer, openlex3d, robustness):
+    for suite in (pope, arkitscenerefer, openlex3d, robustness, lifting):
         app.command(suite.__name__)(with_common_options(suite))
 
 
@@ -172,6 +172,19 @@ def robustness(
     write_atomically(out / "metrics.png", sweeps.curves_png(results))
     tables = (out / "metrics.md").read_text(encoding="utf-8")
     write_atomically(out / "metrics.md", (tables + sweeps.curves_markdown(results)).encode())
+
+
+def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the degraded detections.")] = 0) -> None:
+    """Lifting of 2-D detections: the map of homes with perfect boxes, perfect masks, degraded ones, and without.
+
+    Homes of `generate` have their true detections beside them. recall: objects whose box covers 24 x 24 pixels in at
+    least 3 views, found under their name with IoU 0.25; located: under any name; precision: published names that are
+    right.
+    """
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import lifting as suite
+
+    _suite("lifting", common, suite_spec(common, seed), suite.run_lifting, dict, suite.write_lifting)
 
 
 def _suite(

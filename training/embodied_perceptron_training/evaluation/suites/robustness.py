@@ -327,8 +327,8 @@ class RobustnessSpec:
     def __post_init__(self) -> None:
         if self.levels < 2:
             raise EvaluationError(f"a curve needs at least two levels, got {self.levels}")
-        if bool(self.detector) != bool(self.layout):
-            raise EvaluationError("--detector and --detector-layout belong together")
+        if self.layout and not self.detector:
+            raise EvaluationError("--detector-layout needs a --detector")
 
 
 def home_of(data: str, name: str) -> Home:

@@ -54,13 +54,13 @@ class SuiteSpec:
     seed: int = 0  # of random negatives and of the noisy detector
     training: str | None = None  # scene list of the training set for 3D-POPE
     references: str | None = None  # ARKitSceneRefer records about the scans
-    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to lift too; "" = none
+    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to lift too; "" = none, or recognised
     layout: str = ""
     cluster_m: float = 0.02  # largest distance of hits in a cluster, as published for every tenth frame of a video
 
     def __post_init__(self) -> None:
-        if bool(self.detector) != bool(self.layout):
-            raise EvaluationError("--detector and --detector-layout belong together")
+        if self.layout and not self.detector:
+            raise EvaluationError("--detector-layout needs a --detector")
 
     @property
     def plain(self) -> EvaluationSpec:

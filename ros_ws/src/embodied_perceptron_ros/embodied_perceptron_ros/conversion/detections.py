@@ -47,6 +47,12 @@ def detections_from_message(message: Detection2DArray, class_names: Sequence[str
     return RawDetections2d(boxes_px, scores, labels)
 
 
+def has_class_numbers(message: Detection2DArray) -> bool:
+    """Return True when a class of the message is a number instead of a name."""
+    ids = (r.hypothesis.class_id.strip() for d in message.detections for r in d.results)
+    return any(text.isascii() and text.isdigit() for text in ids)
+
+
 def _score(result: object) -> float:
     score = float(result.hypothesis.score)  # type: ignore[attr-defined]
     return score if score == score else float("inf")  # select NaN, so that it is refused and counted

@@ -20,11 +20,12 @@ from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
-from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message
+from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message, has_class_numbers
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import ERROR, WARN, ThrottledLog
 from embodied_perceptron_ros.node.qos import best_effort_qos, qos_overrides
 
+NUMBERS = "class_numbers_without_names"
 NO_CALIBRATION = "camera_not_calibrated"
 FLOOD = "too_many_in_message"
 UNREADABLE = "unreadable"
@@ -53,6 +54,7 @@ class DetectionInputs:
         self._health = node.health
         self._limits = limits_from_options(options)
         self._class_names = tuple(options.classes or COCO_CLASSES)
+        self._names_given = bool(options.classes)
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -143,6 +145,10 @@ class DetectionInputs:
             self._drop(topic, NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
             return
         raw = detections_from_message(message, self._class_names)
+        if not self._names_given and has_class_numbers(message):
+            detail = f"classes of {topic} are numbers, read as COCO's 80 classes: set their names in lift.classes"
+            self._health.problem("lift", WARN, detail, NUMBERS, hold_s=_HOLD_S)
+            self._log.warning(NUMBERS, detail)
         size = model.intrinsics.width, model.intrinsics.height
         boxes_px = model.undistort_boxes(raw.boxes_px)
         stamp_ns = stamp_to_ns(message.header.stamp)

@@ -144,8 +144,16 @@ DECLARATIONS: dict[str, _Declaration] = {
         "", "Folder for parts of the map that the robot has left; empty = as in config_file (none: deleted)"
     ),
     "sentence_reader": _D(
-        "", "Reader of sentences; empty = as in the configuration (learned)", choices=("", "learned")
+        "",
+        "Reader of sentences; 'endpoint' sends them to a language model; empty = as in the configuration (learned)",
+        choices=("", "learned", "endpoint"),
     ),
+    "sentence_endpoint": _D(
+        "",
+        "URL of the language model's OpenAI-compatible server, asked without a key; empty = as in the configuration, "
+        "with the key named there",
+    ),
+    "sentence_model": _D("", "Name of the language model; empty = as in the configuration"),
     "device": _D("", "Device of the network: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the network's square window; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
@@ -199,6 +207,8 @@ _OVERRIDES = {
     "detections_tolerance_s": ("lift", "stamp_tolerance_s"),
     "persons": ("lift", "persons"),
     "sentence_reader": ("language", "reader"),
+    "sentence_endpoint": ("language", "endpoint"),
+    "sentence_model": ("language", "model"),
     "spill_folder": ("spill", "folder"),
 }
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
@@ -394,6 +404,8 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     for name, (section, field) in _OVERRIDES.items():
         if overrides[name]:
             changes[section][field] = overrides[name]
+    if overrides["sentence_endpoint"]:
+        changes["language"]["api_key_variable"] = ""  # the file's key goes to the file's endpoint only
     if overrides["weights"] != AS_CONFIGURED:
         changes["network"]["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
