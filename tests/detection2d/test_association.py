@@ -114,7 +114,7 @@ def test_the_order_of_views_does_not_matter():
     lists = [
         [
             detection(CUP_BOX[:3] + rng.normal(0, 0.01, 3), score=s, seed=i),
-            detection([-1, -1, 0.5], "chair", s - 0.1, 0.6),
+            detection([0.8, -0.4, 0.76], "bowl", s - 0.1, 0.06),
         ]
         for i, s in enumerate((0.5, 0.61, 0.72, 0.83))
     ]
@@ -165,7 +165,7 @@ def slow_groups(seen, view):
                         agree += 1.0
                     elif seen[i, view[j]] != -1:
                         differ += 1.0
-        return agree**2 / (agree + differ) if agree and agree >= 0.5 * (agree + differ) else 0.0
+        return agree**2 / (agree + differ) if agree >= 2.0 and agree >= 0.5 * (agree + differ) else 0.0
 
     while True:
         pairs = [(support(a, b), -min(a), -min(b)) for k, a in enumerate(groups) for b in groups[k + 1 :]]

@@ -51,6 +51,7 @@ _AROUND = 0.3  # weight of surface in the box that one view does not take for th
 _ENOUGH = 0.9  # least weight times views: the foreground of one view, or other surface of three
 _SAME_VIEW = 4.0  # views that differ, for two detections of one view
 _CONSENSUS = 0.5
+_LEAST_SIGHTINGS = 2.0  # that agree; one may be chance
 _NAME_CELL_M = 0.06  # cells of the surface that two names share
 _ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 
@@ -304,7 +305,9 @@ def _joined_groups(rows: NDArray[np.int64], seen: NDArray[np.int64], view: NDArr
 @njit(cache=True, nogil=True)
 def _consensus(agree: float, differ: float) -> float:
     """Return the weight of joining two groups; 0 = they are not one object."""
-    return agree * agree / (agree + differ) if agree > 0.0 and agree >= _CONSENSUS * (agree + differ) else 0.0
+    if agree < _LEAST_SIGHTINGS or agree < _CONSENSUS * (agree + differ):
+        return 0.0
+    return agree * agree / (agree + differ)
 
 
 @njit(cache=True, nogil=True)

@@ -25,7 +25,7 @@ from embodied_perceptron.results import Detections, VoxelSnapshot
 _FOLDER = Path(__file__).parent
 _SIZES = ("long_m", "short_m", "height_m", "bottom_m", "top_m")
 _WIDER = 1.6  # real objects vary more than the counted ones
-_HIGHER_M = 0.5  # and stand or hang higher
+_HIGHER_M = 0.5  # and lie or hang higher
 _SLACK_M = 0.05  # noise of a measured edge
 _SOFTNESS = 0.2  # of the logarithm of a size beyond its range: one standard deviation
 _HEIGHT_SOFTNESS_M = 0.1
@@ -131,9 +131,11 @@ def _widened(entry: dict[str, Any]) -> ClassPrior:
         low, _, high = entry[name]
         ranges[name] = (max(0.0, low / _WIDER), high * _WIDER)
     bottom, top = ranges["bottom_m"], ranges["top_m"]
-    ranges["bottom_m"], ranges["top_m"] = (bottom[0], bottom[1] + _HIGHER_M), (top[0], top[1] + _HIGHER_M)
-    mounted = entry["mounted"]
-    return ClassPrior(**ranges, mounted=max(sorted(mounted), key=lambda where: mounted[where]))
+    counts = entry["mounted"]
+    mounted = max(sorted(counts), key=lambda where: counts[where])
+    higher_m = 0.1 if mounted == "floor" else _HIGHER_M
+    ranges["bottom_m"], ranges["top_m"] = (bottom[0], bottom[1] + higher_m), (top[0], top[1] + higher_m)
+    return ClassPrior(**ranges, mounted=mounted)
 
 
 @lru_cache(maxsize=1)
