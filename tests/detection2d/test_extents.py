@@ -11,9 +11,9 @@ from embodied_perceptron.detection2d.extents import complete_box, grow_to_views,
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
-from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.class_priors import detector_priors
 
-PRIORS = shipped_priors()
+PRIORS = detector_priors()
 NO_SHAPES = np.zeros((0, 9))
 SCREEN = np.array([-1.97, 0.2, 1.5, 1.0, 0.06, 0.54, np.pi / 2, 0, 0])  # on the wall at x = -2
 EYES = [np.array([0.5, y, 1.4]) for y in (-0.6, 0.2, 1.0)]

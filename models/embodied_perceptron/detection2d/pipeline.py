@@ -53,7 +53,7 @@ from embodied_perceptron.detection2d.scheduler import (
     TooLateError,
 )
 from embodied_perceptron.geometry.suppression import distinct_lifted
-from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
+from embodied_perceptron.inference.class_priors import ClassPriors, detector_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
@@ -215,7 +215,7 @@ class DetectionLift:
     ) -> None:
         self.persons = persons
         self.settings = settings if settings is not None else LiftSettings()
-        self.priors = priors if priors is not None else shipped_priors()
+        self.priors = priors if priors is not None else detector_priors()
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
         self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = (
