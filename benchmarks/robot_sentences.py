@@ -3,6 +3,7 @@
     python benchmarks/robot_sentences.py                       # the first list, which the reader was fitted to
     ... --half tune --errors 30                                # one half of it, with the wrong answers
     ... --answers ANSWERS                                      # answers of `embodied-perceptron ground --scenes ...`
+    ... --endpoint http://127.0.0.1:8080/v1 --model NAME    # sentences read by a language model
     ... --sentences benchmarks/data/robot_sentences_7.json --list 26     # lists 26 to 28, held out
 
 Right: one of the statuses that the sentence allows; for FOUND the right object first (or, where all are asked for,
@@ -23,6 +24,8 @@ from typing import Any
 import _report as report
 import numpy as np
 
+from embodied_perceptron.config import LanguageOptions
+from embodied_perceptron.language.endpoint import EndpointReader
 from embodied_perceptron.language.scene_file import answer_file
 
 SENTENCES = Path(__file__).parent / "data" / "robot_sentences.json"
@@ -99,6 +102,10 @@ def main() -> int:
     parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
     parser.add_argument("--limit", type=int, help="only so many sentences")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
+    parser.add_argument("--endpoint", default="", help="URL of an OpenAI-compatible server that reads the sentences")
+    parser.add_argument("--model", default="default", help="name of the endpoint's model")
+    parser.add_argument("--api-key-variable", default="", help="environment variable with the endpoint's key")
+    parser.add_argument("--limit-s", type=float, default=LanguageOptions.limit_s, help="bound of time of a sentence")
     options = report.parse(parser, limit=60)
     data = json.loads(options.sentences.read_text(encoding="utf-8"))
     if options.list is not None:
@@ -107,7 +114,11 @@ def main() -> int:
             parser.error(f"{options.sentences} has no list {options.list}")
     data["queries"] = data["queries"][: options.limit]
     given = None if options.answers is None else json.loads(options.answers.read_text())
-    answers = (answer_file(data) if given is None else given)["answers"][: options.limit]
+    reader = None
+    if options.endpoint:
+        language = ("endpoint", options.endpoint, options.model, options.api_key_variable, options.limit_s)
+        reader = EndpointReader(LanguageOptions(*language), pause_s=0.0)
+    answers = (answer_file(data, reader=reader) if given is None else given)["answers"][: options.limit]
     show_errors(data, answers, options.half, options.errors)
     figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list}
     rows: list[dict[str, Any]] = []
@@ -117,6 +128,9 @@ def main() -> int:
             rows += [{"half": half, "kind": kind, **row} for kind, row in table.items()]
             figures[half] = table["all"]
     report.show("sentences of a robot's user, percent", rows)
+    if reader is not None:
+        figures |= {"model": options.model, "readings": dict(reader.counts)}
+        print(f"sentences by how they were read: {dict(reader.counts)}")
     ms = float(np.median([a["ms"] for a in answers]))
     report.write(options, {**figures, "ms_p50": ms, "rows": rows})
     return 0

@@ -9,6 +9,7 @@ import socket
 import cv2
 import numpy as np
 import pytest
+from support.model_server import model_server, says
 from support.online_world import BOXES, config, walk
 from support.onnx_files import write_constant_model
 from support.small_recording import write_recording
@@ -606,3 +607,17 @@ def test_a_label_is_where_its_object_is_seen(labelled):
 def test_labels_are_json_alone(named_map, tmp_path):
     result = run_export(named_map[0], "--recording", tmp_path, "--out", tmp_path / "map.glb")
     assert "labels of a recording are written as .json" in str(result.exception)
+
+
+def test_ground_reads_with_the_language_model_of_the_configuration(tmp_path):
+    box = {"center": [0, 0, 0.5], "size": [0.5, 0.5, 1.0], "category": "chair"}
+    scenes, config, out = tmp_path / "scenes.json", tmp_path / "language.yaml", tmp_path / "answers.json"
+    queries = [{"scene": "a", "text": "der Stuhl am Fenster"}]
+    scenes.write_text(json.dumps({"scenes": {"a": {"detections": [box]}}, "queries": queries}))
+    command = ["ground", "--scene-file", str(scenes), "--out", str(out), "--config", str(config)]
+    with model_server(says({"target": {"noun": "chair", "span": "Stuhl"}})) as server:
+        config.write_text(f"language: {{reader: endpoint, endpoint: '{server.url}', model: m, limit_s: 20}}")
+        result = CliRunner().invoke(build_app([]), command)
+    assert result.exit_code == 0, result.output
+    (answer,) = json.loads(out.read_text())["answers"]
+    assert (answer["status"], answer["tagged"]) == ("FOUND", "der <p>Stuhl</p>[<obj_1>] am Fenster")

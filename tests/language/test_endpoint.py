@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from functools import partial
+from typing import get_args
 
 import pytest
 from support.language_scenes import living_room, thing
@@ -24,7 +25,7 @@ from embodied_perceptron.language.endpoint import (
     meaning_to_json,
     reader_of,
 )
-from embodied_perceptron.language.meaning import ANYTHING
+from embodied_perceptron.language.meaning import ANYTHING, Attribute
 from embodied_perceptron.language.query import Query, embedded_meaning
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
@@ -79,10 +80,10 @@ def test_the_schema_has_every_field_of_the_dataclasses_but_our_own():
     schema = meaning_schema()
     assert {"target", "constraints", "kind", "excluded"} <= set(schema["properties"])
     assert not {"text", "probability", "problem", "others"} & set(schema["properties"])
-    constraint = next(d for name, d in schema["$defs"].items() if name.startswith("Constraint"))
-    assert constraint["properties"]["relation"] == {"$ref": "#/$defs/relation"}
-    assert {"left", "between", "colour", "state"} <= set(schema["$defs"]["relation"]["enum"])
-    for part in (schema, *(d for name, d in schema["$defs"].items() if name != "relation")):
+    constraint = next(d for name, d in schema["$defs"].items() if name.startswith("Constraint") and "enum" not in d)
+    assert constraint["properties"]["relation"] == {"$ref": "#/$defs/Constraint_relation"}
+    assert {"left", "between", "colour", "state"} <= set(schema["$defs"]["Constraint_relation"]["enum"])
+    for part in (schema, *(d for d in schema["$defs"].values() if "enum" not in d)):
         assert part["additionalProperties"] is False
     references = json.dumps(schema).count("#/$defs/")
     assert references >= len(schema["$defs"]) > 3
@@ -116,7 +117,7 @@ def test_another_answer_is_refused_by_the_name_of_its_field(data, message):
         meaning_from_json(data, "the chair")
 
 
-@pytest.mark.parametrize("relation", meaning_schema()["$defs"]["relation"]["enum"])
+@pytest.mark.parametrize("relation", meaning_schema()["$defs"]["Constraint_relation"]["enum"])
 def test_every_meaning_that_is_accepted_has_an_answer(relation):
     chair = {"noun": "chair", "span": "chair"}
     anchors = [{"noun": noun, "span": ""} for noun in ("couch", "unicorn", "anything")]
@@ -133,6 +134,16 @@ def test_every_meaning_that_is_accepted_has_an_answer(relation):
         accepted += 1
         assert ground_objects(Query("the chair", meaning=meaning), ROOM).status in GroundingStatus
     assert accepted > 0
+
+
+@pytest.mark.parametrize("asked", [a for a in get_args(Attribute) if a])
+@pytest.mark.parametrize("second", [None, "couch", "unicorn", "chair", "anything"])
+def test_every_question_that_is_accepted_has_an_answer(asked, second):
+    data = {"target": {"noun": "chair", "span": "chair"}, "asked": asked, "every": second == "couch"}
+    data |= {} if second is None else {"second": {"noun": second, "span": ""}}
+    meaning = meaning_from_json(data, "the chair", LABELS)
+    assert meaning.asked == asked
+    assert ground_objects(Query("the chair", meaning=meaning), ROOM).reason
 
 
 def test_deep_answers_are_refused():

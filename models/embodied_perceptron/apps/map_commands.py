@@ -41,7 +41,6 @@ from embodied_perceptron.apps.reading_options import (
     with_detectors,
     with_network,
 )
-from embodied_perceptron.config import ConfigError, LanguageOptions
 
 if TYPE_CHECKING:
     from embodied_perceptron.agents.source import SceneSource
@@ -89,7 +88,9 @@ def ground(
         ),
     ],
     out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
-    reader: Annotated[str, typer.Option(help="Reader of the sentences: learned.", hidden=True)] = "learned",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML configuration: sections, language: {reader: endpoint, ...} for example.")
+    ] = None,
 ) -> None:
     """Answer sentences about the boxes of any detector: scenes and queries in one file, answers in another.
 
@@ -99,16 +100,14 @@ def ground(
 
     Answers: {"answers": [{"scene": ..., "text": ..., "status": "FOUND", "boxes": [...], "ms": ...}]}.
     """
-    try:
-        LanguageOptions(reader)
-    except ConfigError as error:
-        raise CommandError(f"--{error}") from error
     with TaskProgress(f"answering {scenes}"):
-        from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
+        from embodied_perceptron.language.endpoint import reader_of  # torch loads only when needed
+        from embodied_perceptron.language.scene_file import answer_file
         from embodied_perceptron.recordings.files import write_atomically
 
+        reader = reader_of(load_settings(config).language)
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader)
         except ValueError as error:  # includes JSON errors
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -480,6 +479,9 @@ def mcp(
             envvar=TOKEN_VARIABLE, help="Token that a client must show: over HTTP; generated where not given."
         ),
     ] = "",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML configuration: sections, of which language counts, with --map.")
+    ] = None,
 ) -> None:
     """Serve the map as tools of a language-model agent (Model Context Protocol): find, list, look, go.
 
@@ -487,6 +489,8 @@ def mcp(
     """
     if map_path is not None and namespace:
         raise CommandError("--namespace selects a running node and cannot be used with --map")
+    if map_path is None and config is not None:
+        raise CommandError("--config needs --map: the running node has its own configuration")
     file = None if map_path is None else map_file(map_path)
     with TaskProgress("starting" if map_path is None else f"reading {map_path}"):
         try:
@@ -495,7 +499,7 @@ def mcp(
             raise CommandError(
                 f"{error}: install the extra agent, pip install 'embodied-perceptron[agent]'", EXIT_BAD_RESULT
             ) from error
-        opened = _open_scene(file, namespace, timeout)
+        opened = _open_scene(file, namespace, timeout, config)
     with opened as source:
         if not http:
             serve_stdio(source)
@@ -507,10 +511,12 @@ def mcp(
         serve_http(source, host, port, token)
 
 
-def _open_scene(map_path: Path | None, namespace: str, timeout_s: float) -> AbstractContextManager[SceneSource]:
+def _open_scene(
+    map_path: Path | None, namespace: str, timeout_s: float, config: Path | None
+) -> AbstractContextManager[SceneSource]:
     if map_path is None:
         connect: LiveScene = load_plugin(LIVE_SCENE_GROUP, "mcp over a running node")
         return connect(namespace=namespace, timeout_s=timeout_s)
     from embodied_perceptron.agents.source import MapSource
 
-    return nullcontext(MapSource(open_map(map_path)))
+    return nullcontext(MapSource(open_map(map_path, config)))

@@ -134,10 +134,11 @@ def map_file(path: Path) -> Path:
     return file
 
 
-def open_map(path: Path) -> Perceptron:
+def open_map(path: Path, config: Path | None = None) -> Perceptron:
     """Load a saved map (a file, or a folder with one) with its configuration, objects and names, without a network.
 
-    Raises ``CommandError`` where there is no map, ``MapFileError`` for a damaged one.
+    ``config``: file whose section ``language`` says how sentences are read. Raises ``CommandError`` where there is no
+    map, ``MapFileError`` for a damaged one, ``ConfigError`` for an invalid configuration.
     """
     file = map_file(path)
     from embodied_perceptron.config import PerceptronConfig
@@ -146,7 +147,8 @@ def open_map(path: Path) -> Perceptron:
 
     saved = read_map(file)
     volume, keyframes = saved_configs(saved)
-    perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes))
+    language = load_settings(config).language
+    perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes, language=language))
     perceptron.map.restore(saved)
     return perceptron
 

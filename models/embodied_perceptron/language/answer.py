@@ -59,7 +59,9 @@ from embodied_perceptron.language.query import (
     speaks_of_states,
     with_user_names,
 )
+from embodied_perceptron.language.questions import UNKNOWN, attribute_words
 from embodied_perceptron.language.relations import (
+    LIKELIHOODS,
     PAIR_RELATIONS,
     FrontSource,
     SceneGeometry,
@@ -186,6 +188,9 @@ def ground_objects(
     best = _likeliest(meaning, answered)
     answer, status, ranked = best.answer, best.status, best.ranked
     meaning = answer.meaning
+    if meaning.asked or meaning.kind == "where":
+        best = answer.attribute(best)
+        status, ranked = best.status, best.ranked
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the answer is that of a single object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
@@ -259,6 +264,8 @@ def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
 
 
 def _speaks_of_colors(meaning: Meaning) -> bool:
+    if meaning.asked == "colour":
+        return True
     anchors = [a for c in meaning.constraints for a in c.anchors]
     stated = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
     return any(c.relation in ("colour", "same-colour") for c in stated) or any(
@@ -377,6 +384,11 @@ class _Answer:
             and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
         ):
             return GroundingStatus.NOT_FOUND, (), _no(target.noun)
+        second = self.meaning.second
+        if self.meaning.asked == "comparison" and second is not None:
+            nouns = [p.noun for p in (target, second) if not self._there(self.scorer.similarity(p.noun), p.noun).any()]
+            if nouns:
+                return GroundingStatus.NOT_FOUND, (), _no(nouns[0])
         evidence = self.scorer.evidence()
         order, probability, fits = self._weighed(evidence)
         if not order:
@@ -635,6 +647,61 @@ class _Answer:
         names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
 
+    def attribute(self, decided: _Decided) -> _Decided:
+        """The answer to a question about an attribute of the objects found, or why it is not known."""
+        meaning, status, ranked, reason = self.meaning, decided.status, decided.ranked, decided.reason
+        if meaning.target is None or status not in (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS) or not ranked:
+            return decided
+        the = f"the {pluralize(meaning.target.noun) if meaning.target.plural else meaning.target.noun}"
+        if meaning.asked in UNKNOWN:
+            is_made = f"{the} {'are' if meaning.target.plural else 'is'}"
+            what = UNKNOWN[meaning.asked].format(is_made if meaning.asked == "material" else the)
+            return self._not_known(decided, f"{what} is not known: the map does not hold it")
+        if meaning.asked == "comparison":
+            return decided
+        where = not meaning.asked
+        asked = ranked if meaning.every or status == GroundingStatus.AMBIGUOUS else ranked[:1]
+        asked = asked[:_PLACES] if where else asked
+        rows = [i for o in asked for i, known in enumerate(self.objects) if known.box is o.box]
+        colors = ["" for _ in rows]
+        if meaning.asked == "colour" and self.scorer.colors is not None:
+            colors = color_names(self.scorer.colors, np.array(rows, dtype=np.intp))
+        stated = []
+        for i, color in zip(rows, colors, strict=True):
+            others = [] if meaning.second is None else self._referents(meaning.second, None, i)
+            if meaning.second is not None and not others:
+                return self._not_known(decided, f"there is no {meaning.second.noun}")
+            others = [k for k, o in enumerate(self.objects) if o.id in others and k != i]
+            others = self._place_of(i) if where else others
+            words = attribute_words("relation" if where else meaning.asked, self.geometry, i, color, others)
+            if words:
+                there = f"{self.objects[others[0]].label} {self.objects[others[0]].id}" if others else ""
+                stated.append(f"{self.objects[i].label} {self.objects[i].id} {words.format(there)}")
+        if not stated and not where:
+            return self._not_known(decided, f"the {meaning.asked} of {the} is not known")
+        if status == GroundingStatus.AMBIGUOUS or where:
+            return replace(decided, reason="; ".join((reason, *stated)))
+        unchecked = reason.partition("; ")[1:]
+        return replace(decided, reason="; ".join(stated) + "".join(unchecked))
+
+    def _place_of(self, i: int) -> list[int]:
+        """The object that tells best where object ``i`` is: what it stands on or in, else the nearest one around."""
+        rows = [
+            k for k, label in enumerate(self.labels[: self.confirmed])
+            if k != i and label not in _NO_LANDMARKS and label != self.labels[i]
+        ]  # fmt: skip
+        if not rows:
+            return []
+        pairs = self.geometry.block(np.array([i], dtype=np.intp), np.array(rows, dtype=np.intp))
+        held = np.maximum(LIKELIHOODS["on"](pairs), LIKELIHOODS["in"](pairs))[0]
+        near = np.where(held > _HELD, -held, pairs.gap[0])
+        best = int(near.argmin())
+        return [rows[best]] if near[best] < _LANDMARK_M else []
+
+    def _not_known(self, decided: _Decided, reason: str) -> _Decided:
+        self.nearest, self.meant = decided.ranked, ()
+        return replace(decided, status=GroundingStatus.NOT_FOUND, ranked=(), reason=reason)
+
     def _question_back(self, tied: list[int]) -> str:
         """Question that distinguishes the candidates: ": the red one or the one by the door?"; else empty."""
         if len(tied) > _ASKED_BACK:
@@ -713,6 +780,8 @@ _PHRASE_WORDS = word_set("adjectives") - frozenset((",", ".", "with", "and"))
 _NAMED = 0.2  # least weight of an object that a phrase refers to
 _NO_LANDMARKS = frozenset(("object", "wall", "floor", "ceiling", "carpet"))
 _LANDMARK_M = 1.5
+_HELD = 0.6  # least likelihood that an object stands on or in another
+_PLACES = 3  # most objects whose places the reason states
 
 
 def _described(phrase: ObjectPhrase) -> str:

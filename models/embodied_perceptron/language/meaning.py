@@ -33,6 +33,10 @@ from embodied_perceptron.language.lexicon import (
 )
 
 Kind = Literal["object", "exists", "where", "count", "contents"]
+Attribute = Literal[
+    "", "colour", "size", "height", "width", "length", "depth", "distance", "relation", "comparison", "material",
+    "shape", "use", "weight", "age", "brand", "price",
+]  # fmt: skip
 Span = tuple[int, int]
 
 # relations that choose among the objects that satisfy everything else
@@ -143,6 +147,8 @@ class Meaning:
         invalid: whether the problem lies in the sentence, not in the scene.
         probability: that the sentence is read correctly; 1 = unknown.
         others: alternative readings, best first.
+        asked: the attribute of the target that a question asks for ("what colour is the couch"); "" = the object.
+        second: the other object of a question about two: a distance, a relation, a comparison ("bigger, A or B").
     """
 
     text: str
@@ -162,6 +168,8 @@ class Meaning:
     invalid: bool = False
     probability: float = 1.0
     others: tuple[Meaning, ...] = ()
+    asked: Attribute = ""
+    second: ObjectPhrase | None = None
 
     @property
     def is_view_dependent(self) -> bool:

@@ -52,6 +52,7 @@ from embodied_perceptron.language.meaning import (
     SentenceGraph,
 )
 from embodied_perceptron.language.object_states import STATES_OF
+from embodied_perceptron.language.questions import read_question
 from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwork
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
@@ -526,8 +527,12 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
 
 
 def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
-    """Read ``text`` with the embedded reader, states included. Raises as :func:`read_meaning`."""
-    return with_states(read_meaning(text, labels))
+    """Read ``text`` with the embedded reader, states and questions included. Raises as :func:`read_meaning`."""
+
+    def read(words: str) -> Meaning:
+        return with_states(read_meaning(words, labels))
+
+    return read_question(text, read) or read(text)
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:

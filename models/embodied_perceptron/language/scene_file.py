@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import MeaningReader, Query
 from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.recordings.plain_values import words
 from embodied_perceptron.results import Grounding, SceneObject
@@ -42,18 +42,21 @@ class DetectedScene:
     viewpoint: NDArray[np.float64] | None
     fronts: tuple[FrontSource, ...]
 
-    def ground(self, text: str) -> Grounding:
-        """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely."""
+    def ground(self, text: str, reader: MeaningReader | None = None) -> Grounding:
+        """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely.
+
+        ``reader``: None = the embedded one.
+        """
         own = all(o.label in VOCABULARY for o in self.objects)
         vocabulary = VOCABULARY if own else None
-        query = Query(text).parsed({o.label for o in self.objects})
+        query = Query(text).parsed({o.label for o in self.objects}, reader)
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
-    def answer(self, scene: str, text: str) -> dict[str, Any]:
-        """One entry of the answers file; for NOT_FOUND with the closest boxes."""
-        grounding = self.ground(text)
+    def answer(self, scene: str, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
+        """One entry of the answers file; for NOT_FOUND with the closest boxes. ``reader`` as in :meth:`ground`."""
+        grounding = self.ground(text, reader)
         boxes = []
         for candidate in grounding.choice:
             found = self.detections[candidate.id - 1]
@@ -128,8 +131,12 @@ def _kind_of(data: object) -> str:
 def answer_file(
     data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    reader: MeaningReader | None = None,
 ) -> dict[str, Any]:
-    """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file."""
+    """Answer all queries of a scenes file in order; ``reader``: None = the embedded one.
+
+    Raises ``ValueError`` for an invalid file.
+    """
     whole: Mapping[str, Any] = data if isinstance(data, dict) else {}
     scenes, queries = whole.get("scenes"), whole.get("queries")
     if not isinstance(scenes, dict) or not isinstance(queries, list):
@@ -140,6 +147,6 @@ def answer_file(
     for i, query in enumerate(queries):
         if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
             raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
-        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", "")))
+        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", ""), reader))
         progress(i + 1, len(queries))
     return {"answers": answers}

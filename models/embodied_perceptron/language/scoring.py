@@ -176,6 +176,8 @@ class Scorer:
         if self.noun == ANYTHING:
             self._similar[self.noun] = self._anything_but_anchors()
         own = self.similarity(self.noun)
+        if meaning.asked == "comparison" and meaning.second is not None:  # either of two kinds
+            own = np.maximum(own, self.anchor_weights(meaning.second) > _LIKELY)
         self.category = own
         # overlapping pairs of every object with those that fit the noun
         self.here = here = geometry.near(np.arange(geometry.n, dtype=np.intp), np.flatnonzero(own))

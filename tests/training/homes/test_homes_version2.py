@@ -22,6 +22,7 @@ from embodied_perceptron.weights.checkpoint import load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes import home_commands, sensing
 from embodied_perceptron_training.homes.assets import furniture, small
+from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.varied import catalogue, clutter
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, FamilyModel, all_families, resized
@@ -67,6 +68,41 @@ def made_of(home: Home) -> list[FamilyModel]:
 def test_a_home_in_which_no_lamp_finds_a_place_is_drawn_again() -> None:
     """The first draw of this seed is one bathroom without a window, whose ceiling lamp fits nowhere."""
     assert build_home(1_000_002, HomeSpec(0, assets="mixed", version=2)).lights
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_exchanged_textures_change_the_looks_alone(version: int) -> None:
+    plain = build_home(7, HomeSpec(1, version=version))
+    homes = [build_home(7, HomeSpec(1, version=version, exchanged_textures=0.5)) for _ in range(2)]
+    changed, kinds = 0, {}
+    for o, new, again in zip(plain.objects, homes[0].objects, homes[1].objects, strict=True):
+        np.testing.assert_array_equal(o.box9(), new.box9())
+        before, after, repeated = (x.mesh().materials for x in (o, new, again))
+        assert after == repeated
+        assert [(m.color, m.gloss, m.emission) for m in _used(o)] == [
+            (m.color, m.gloss, m.emission) for m in _used(new)
+        ]
+        kept = [m for m in before if m.is_image or m.emission > 0 or m.substance == "glass"]
+        assert [m for m in after if m.is_image or m.emission > 0 or m.substance == "glass"] == kept
+        same = new.model is o.model or (dict(new.model.attributes) == dict(o.model.attributes) and before == after)
+        changed += not same
+        if not same:
+            assert dict(new.model.attributes) == {k: v for k, v in o.model.attributes.items() if k != "material"}
+        for m in after:
+            kinds.setdefault(m.texture, set()).add(o.label)
+    assert 0.2 * len(plain.objects) < changed < 0.8 * len(plain.objects)
+    woods = {o.label for o in plain.objects for m in o.mesh().materials if m.texture == "wood"}
+    assert kinds["wood"] - woods  # things that are never wooden
+    assert "exchanged_textures" not in plain.spec.as_dict()
+    assert HomeSpec.of_record(homes[0].spec.as_dict()) == homes[0].spec
+    with pytest.raises(HomeError, match=r"exchanged_textures must be in \[0, 1\], got 1.5"):
+        HomeSpec(exchanged_textures=1.5)
+
+
+def _used(o: PlacedObject) -> list[Material]:
+    """The material of each face."""
+    mesh = o.mesh()
+    return [mesh.materials[k] for k in mesh.material]
 
 
 # -- version 1

@@ -99,6 +99,23 @@ def test_pictures_of_other_cameras(kind: float, spread: float | None, bright: fl
         assert a.mean() < 0.6 * picture.mean()
 
 
+def test_some_pictures_have_dark_corners_and_some_traces_of_compression() -> None:
+    picture = np.random.default_rng(2).integers(60, 200, (48, 64, 3)).astype(np.uint8)
+    dark, coarse = 0, 0
+    for seed in range(60):
+        shown = randomised_image(picture, 0.9, np.random.default_rng(seed)).astype(float)
+        corners = np.mean(
+            [shown[a, b].mean() for a in (slice(0, 8), slice(-8, None)) for b in (slice(0, 8), slice(-8, None))]
+        )
+        dark += corners < 0.9 * shown[20:28, 28:36].mean()
+        # compression at a low quality takes the finest changes of colour from blocks of 8 x 8
+        colour = shown[..., 0] - shown[..., 2]
+        within, across = (np.abs(np.diff(colour, axis=1))[:, k::16].mean() for k in (6, 15))
+        coarse += across > 1.5 * within
+    assert 8 <= dark <= 30
+    assert 8 <= coarse <= 45
+
+
 def made(homes: Path, index: int, **fields: object) -> SceneSample:
     cache = SceneCache(EmbodiedScanDataset(homes, "train"), homes / ".prepared", Preparation(views=5))
     config = network_config("tiny", "detection", "depth", 2)

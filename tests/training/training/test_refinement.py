@@ -28,7 +28,7 @@ from embodied_perceptron_training.training.refinement import (
     with_refinement_head,
 )
 from embodied_perceptron_training.training.task import SampleError
-from embodied_perceptron_training.training.tasks import build_task
+from embodied_perceptron_training.training.tasks import build_task, train_run
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 CLASSES = tuple(DETECTION_CLASSES)
@@ -232,6 +232,20 @@ def test_windows_without_truth_teach_silence(homes: Path, weights: Path, tmp_pat
 def test_several_folders_teach_together(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path), also=f"{homes},{homes}")
     assert len(task.samples) == 3
+
+
+def test_a_training_of_the_head_continues_without_its_weights_file(homes: Path, weights: Path, tmp_path: Path) -> None:
+    start = tmp_path / "w.safetensors"
+    start.write_bytes(weights.read_bytes())
+    options = {"looks": "1", "cache": str(tmp_path / "cache")}
+    run = TrainingRun.of(options, task="boxes", data=homes, weights=start, views=3, steps=2, batch=1)
+    run = run.replaced(epochs=0.0, workers=0, validations=0, precision="float32", checkpoint_s=0.0)
+    assert not train_run(run.replaced(minutes=1e-9), tmp_path / "run", quiet=True).finished
+    start.unlink()
+    assert train_run(run, tmp_path / "run", resume=True, quiet=True).finished
+    written, classes = load_network(tmp_path / "run" / "last.safetensors")
+    assert classes == CLASSES
+    assert written.second_look is not None
 
 
 def test_bad_requests_are_named(homes: Path, weights: Path, tmp_path: Path) -> None:

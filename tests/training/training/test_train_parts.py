@@ -287,7 +287,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[TrainingRun]:
     """What ``build_task`` was asked for; it gives toys, of which every other one is interrupted in step 3."""
     asked: list[TrainingRun] = []
 
-    def build_task(run: TrainingRun) -> ToyTask:
+    def build_task(run: TrainingRun, kept: object = None) -> ToyTask:
         asked.append(run)
         return ToyTask(signal_at=3 if len(asked) == 1 else 0)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.small_homes import small_homes
 
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
@@ -38,7 +39,7 @@ from embodied_perceptron_training.training.prepared_scenes import (
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, _blinded, read_truth
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
 from embodied_perceptron_training.training.task import SampleError
-from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.tasks import SceneTask, build_task, train_run
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 MOTIONS = [
@@ -680,6 +681,26 @@ def test_projections_start_where_they_reproduce_the_features_of_the_weights(
     again = learned_projections(homes, tmp_path / "a", path, encoder=encoder)
     caches = [task.samples.sources[0].cache for task in (onwards, again)]  # type: ignore[attr-defined]
     assert caches[0].paths(0)[1] == caches[1].paths(0)[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"learn": "all"}, {"learn": "occupancy", "projections": "frozen"}])
+def test_a_training_continues_without_the_files_that_it_started_from(
+    homes: Path, tmp_path: Path, shown_weights: Path, options: dict[str, str]
+) -> None:
+    """The weights file, and the image encoder's where it is a file, may be gone or hold others by then."""
+    start = tmp_path / "start.safetensors"
+    shutil.copyfile(shown_weights, start)
+    chosen = {"cache": str(tmp_path / "cache"), "images": str(start), "projections": "learned", "learn": "projections"}
+    chosen |= {"repeat": "1", "classes": "weights", **options}
+    run = request(homes, "multi", modality="rgbd", views=2, options=chosen, weights=start)
+    run = run.replaced(steps=1, epochs=0.0, workers=0, validations=0, checkpoint_s=0.0, precision="float32")
+    assert not train_run(run.replaced(minutes=1e-9, steps=2), tmp_path / "cut", quiet=True).finished
+    train_run(run.replaced(steps=2), tmp_path / "whole", quiet=True)
+    start.unlink()
+    assert train_run(run.replaced(steps=2), tmp_path / "cut", resume=True, quiet=True).finished
+    states = [load_file(tmp_path / name / "last.safetensors") for name in ("cut", "whole")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 @pytest.mark.parametrize(("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder")])

@@ -71,6 +71,7 @@ _DATA_SET_OPTIONS = [
     "assets",
     "renderer",
     "unseen",
+    "exchange_textures",
     "ray",
 ]
 _DRIVE_OPTIONS = ["frames", "rate"]
@@ -136,6 +137,10 @@ def generate_command(
     unseen: Annotated[
         bool, typer.Option("--unseen", help="Include object families that are kept for testing.")
     ] = False,
+    exchange_textures: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the objects with textures of other objects of the home."),
+    ] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
@@ -183,7 +188,13 @@ def generate_command(
             pose_sigma_m=pose_noise,
             pose_sigma_rad=pose_noise * 0.5,
         )
-        home = HomeSpec(rooms, assets=assets or "", version=version, unseen=unseen)  # type: ignore[arg-type]  # checked
+        home = HomeSpec(
+            rooms,
+            assets=assets or "",  # type: ignore[arg-type]  # checked by HomeSpec
+            version=version,
+            unseen=unseen,
+            exchanged_textures=exchange_textures,
+        )
         spec = HomeSampleSpec(
             views,
             width,

@@ -69,11 +69,15 @@ def randomised_image(color: NDArray[np.uint8], kind: float, rng: np.random.Gener
     """(H, W, 3) RGB as another camera would have taken it.
 
     ``kind`` in [0, 1) is drawn once per scene: below 0.06 every image is one grey, below 0.2 without colour, below 0.3
-    very dark with grain; otherwise light, contrast, colour and sharpness vary strongly.
+    very dark with grain; otherwise light, contrast, colour and sharpness vary strongly. A third of the images that are
+    not one grey have dark corners, half of them traces of JPEG compression.
     """
     if kind < 0.06:
         return np.full_like(color, _GREY)
-    varied = vary_colors(color, rng)
+    return _compressed(_vignetted(_other_light(vary_colors(color, rng), kind, rng), rng), rng)
+
+
+def _other_light(varied: NDArray[np.uint8], kind: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     if kind < 0.2:
         return np.repeat(cv2.cvtColor(varied, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2).astype(np.uint8)
     x: NDArray[Any] = varied.astype(np.float32) / 255.0
@@ -84,3 +88,22 @@ def randomised_image(color: NDArray[np.uint8], kind: float, rng: np.random.Gener
         if rng.random() < 0.3:  # the lamp in the room
             x = x * np.array([1.0, rng.uniform(0.7, 0.95), rng.uniform(0.45, 0.85)], np.float32)
     return np.asarray(np.clip(x, 0.0, 1.0) * 255.0 + 0.5, np.uint8)
+
+
+def _vignetted(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """With probability 0.3, darkened by the square of the distance from the middle: by 20 to 60 % in the corners."""
+    if rng.random() >= 0.3:
+        return color
+    (h, w), loss = color.shape[:2], rng.uniform(0.2, 0.6)
+    y, x = np.linspace(-1.0, 1.0, h)[:, None], np.linspace(-1.0, 1.0, w)[None]
+    light = (1.0 - loss * (x**2 + y**2) / 2.0).astype(np.float32)
+    return np.asarray(color * light[..., None] + 0.5, np.uint8)
+
+
+def _compressed(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """With probability 0.5, as a JPEG of quality 25 to 90 shows it."""
+    if rng.random() >= 0.5:
+        return color
+    quality = int(rng.integers(25, 91))
+    _, data = cv2.imencode(".jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return np.ascontiguousarray(cv2.imdecode(data, cv2.IMREAD_COLOR)[..., ::-1], np.uint8)

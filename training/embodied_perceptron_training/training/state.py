@@ -92,11 +92,7 @@ def load_state(
 
     Raises ``CheckpointError`` when the file is damaged or belongs to another network.
     """
-    tensors, metadata = read_tensors(path)
-    if (metadata.get("format"), metadata.get("version")) != (FORMAT, str(VERSION)):
-        raise CheckpointError(
-            f"{path} is no training state of version {VERSION}: {metadata.get('format')!r} {metadata.get('version')!r}"
-        )
+    tensors, metadata = _read(path)
     header = json.loads(metadata["header"])
     if header["parameters"] != optimized_names(model, optimizer):
         raise CheckpointError(f"{path} belongs to another network: the trained parameters differ")
@@ -113,6 +109,20 @@ def load_state(
             moments.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     return Counters(**header["counters"]), header["scaler"]
+
+
+def model_state(path: Path) -> dict[str, Tensor]:
+    """The state of the model in a file of :func:`save_state`. Raises ``CheckpointError`` when the file is damaged."""
+    return {k.removeprefix("model/"): v for k, v in _read(path)[0].items() if k.startswith("model/")}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors, metadata = read_tensors(path)
+    if (metadata.get("format"), metadata.get("version")) != (FORMAT, str(VERSION)):
+        raise CheckpointError(
+            f"{path} is no training state of version {VERSION}: {metadata.get('format')!r} {metadata.get('version')!r}"
+        )
+    return tensors, metadata
 
 
 def optimized_names(model: nn.Module, optimizer: Optimizer) -> list[str]:

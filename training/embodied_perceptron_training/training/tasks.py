@@ -63,6 +63,7 @@ from embodied_perceptron_training.training.optimization import Processes
 from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
+from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.samples import (
     SampleMaker,
     SceneSample,
@@ -72,6 +73,7 @@ from embodied_perceptron_training.training.samples import (
     WindowSpec,
 )
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass, views_of
+from embodied_perceptron_training.training.state import model_state
 from embodied_perceptron_training.training.task import JoinedSources, TrainingTask
 from embodied_perceptron_training.training.trainer import Trainer, TrainingOutcome
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -105,22 +107,28 @@ _BEST_METRICS = {"detection": "AP25", "occupancy": "mIoU", "grounding": "top1_ac
 _HEADS = ("occupancy", "grounding")  # learn alone
 
 
-def build_task(run: TrainingRun) -> TrainingTask:
-    """The task of a run. Raises ``ValueError`` (also :class:`DatasetError`) naming the fault, ``OSError`` for
-    unreadable files."""
+def build_task(run: TrainingRun, kept: RunFolder | None = None) -> TrainingTask:
+    """The task of a run; of a resumed one, the network comes from the checkpoint in ``kept``, so that the files that
+    it started from may be gone.
+
+    Raises ``ValueError`` (also :class:`DatasetError`) naming the fault, ``OSError`` for unreadable files.
+    """
+    if kept is not None and not (kept.state.exists() and kept.last.exists()):
+        kept = None  # stopped before the first checkpoint
     if run.task == "images":
         return ImageTask(run)
-    return refinement_task(run) if run.task == "boxes" else SceneTask(run)
+    return refinement_task(run, kept) if run.task == "boxes" else SceneTask(run, kept=kept)
 
 
-def refinement_task(run: TrainingRun) -> RefinementTask:
-    """``train --task boxes``: train the refinement head alone. Raises as :func:`build_task`."""
+def refinement_task(run: TrainingRun, kept: RunFolder | None = None) -> RefinementTask:
+    """``train --task boxes``: train the refinement head alone. Arguments and errors as of :func:`build_task`."""
     if run.network.weights is None:
         raise ValueError("task boxes needs --weights: the network whose boxes are refined")
     if run.network.projections == "learned":
         raise ValueError("task boxes trains no projections of images: leave out --set projections=learned")
     torch.manual_seed(run.seed)
-    network, classes, extra = with_refinement_head(run.network.weights)
+    gone = kept is not None and not run.network.weights.exists()
+    network, classes, extra = with_refinement_head(kept.last if kept is not None and gone else run.network.weights)
 
     def windows_of(root: Path, split: str, training: bool) -> ProposalWindows:
         spec = WindowSpec(window_m=run.samples.window_m or WINDOW_M, occupancy_share=0.0)
@@ -280,48 +288,44 @@ class SceneTask:
     Args:
         run: see there.
         shape: change of the run's configuration before the network is built, for tests and benchmarks.
+        kept: folder of a resumed run: the network and its classes come from the checkpoint.
     """
 
-    def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
+    def __init__(
+        self,
+        run: TrainingRun,
+        shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own,
+        kept: RunFolder | None = None,
+    ) -> None:
         self.run = run
         self._kind = TASK_KINDS[run.task]
         train = training_data(run)
         choice, weights = run.network, run.network.weights
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val", run.data.val_sources)
-        stays = read_network(weights) if choice.learn in (*_HEADS, "projections") and weights is not None else None
+        one_part = choice.learn in (*_HEADS, "projections")
+        source = kept.last if kept is not None else weights if one_part else None
+        stays = read_network(source) if source is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
-        self.config = config = shape(task_config(run, len(self.classes)))
-        if stays is not None:
+        config = shape(task_config(run, len(self.classes)))
+        if kept is not None and stays is not None:
+            config = stays[0].config
+        elif stays is not None:
             part = "image" if choice.learn == "projections" else choice.learn
-            self.config = config = dataclasses.replace(stays[0].config, **{part: getattr(config, part)})
+            config = dataclasses.replace(stays[0].config, **{part: getattr(config, part)})
         elif weights is not None:
-            self.config = config = _with_refinement_of(config, weights)
+            config = _with_refinement_of(config, weights)
+        self.config = config
         torch.manual_seed(run.seed)
         check_packaged_images(config, choice)
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
-        images = None
-        if choice.images == "imagenet":  # replaces the encoder of the weights to start from
-            images = dict(copy.deepcopy(network.state_dict()))
-        elif choice.images:
-            images = dict(load_checkpoint(choice.images).state)
         self.learning = _STRATEGIES[choice.learn](config, run)
         learned = choice.projections == "learned"
-        other_encoder = False
-        if weights is not None:
-            state = self.learning.start_state(network, weights)
-            other_encoder = images is not None and not _have_one_encoder(images, state)
-            if other_encoder:
-                own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
-                state = {k: v for k, v in state.items() if not k.startswith(IMAGE_PREFIXES)} | own
-            load_into(network, state, str(weights))
-        if images is not None:
-            if learned and weights is not None and not other_encoder:  # learned before
-                images |= {k: v for k, v in network.state_dict().items() if k.startswith("image_projection.")}
-            load_images(network, images)
-        if other_encoder and learned and weights is not None:
-            fit_projections(network, read_network(weights)[0], views_for_projections(train))
+        if kept is not None:
+            load_into(network, model_state(kept.state), str(kept.state))
+        else:
+            self._start(network, train)
         if choice.pretrained not in ("", "random"):
-            start_images(network, choice.pretrained)
+            start_images(network, choice.pretrained if kept is None else "imagenet")
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
             for part in (network.image_encoder, None if learned else network.image_projection):
@@ -344,6 +348,30 @@ class SceneTask:
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, training=False), 1, None, True)
         self.best_metric = self.learning.best_metric
+
+    def _start(self, network: PerceptionNetwork, train: Sequence[EmbodiedScanDataset]) -> None:
+        """Load the weights and the image encoder that the run starts from."""
+        choice, weights = self.run.network, self.run.network.weights
+        images = None
+        if choice.images == "imagenet":  # replaces the encoder of the weights to start from
+            images = dict(copy.deepcopy(network.state_dict()))
+        elif choice.images:
+            images = dict(load_checkpoint(choice.images).state)
+        learned = choice.projections == "learned"
+        other_encoder = False
+        if weights is not None:
+            state = self.learning.start_state(network, weights)
+            other_encoder = images is not None and not _have_one_encoder(images, state)
+            if other_encoder:
+                own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
+                state = {k: v for k, v in state.items() if not k.startswith(IMAGE_PREFIXES)} | own
+            load_into(network, state, str(weights))
+        if images is not None:
+            if learned and weights is not None and not other_encoder:  # learned before
+                images |= {k: v for k, v in network.state_dict().items() if k.startswith("image_projection.")}
+            load_images(network, images)
+        if other_encoder and learned and weights is not None:
+            fit_projections(network, read_network(weights)[0], views_for_projections(train))
 
     # ----------------------------------------------------------------------------------------------------------- data
 
@@ -682,6 +710,7 @@ def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool 
             program = ["torchrun", "--nproc-per-node", str(processes.world), "-m", module]
         command = shlex.join([*program, *sys.argv[1:]])
         information = {"request": run.to_json()["request"], "processes": processes.world, "command": command}
-        return Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
+        task = build_task(run, RunFolder(folder) if resume else None)
+        return Trainer(task, run, folder, processes, information, quiet).run(resume)
     finally:
         processes.stop()

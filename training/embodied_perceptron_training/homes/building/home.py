@@ -13,6 +13,7 @@ from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
+from embodied_perceptron_training.homes.building.exchanged_textures import exchange_textures
 from embodied_perceptron_training.homes.building.floorplan import (
     FloorPlan,
     HomeError,
@@ -48,6 +49,8 @@ class HomeSpec:
         version: of the generator; a seed gives the same home within a version and revision.
         unseen: also draw held-out families and plans (version 2 only).
         revision: of the version; 0 = the newest. Revision 1 of version 2 had no models.
+        exchanged_textures: share of the objects with textures of other objects, see
+            :func:`~embodied_perceptron_training.homes.building.exchanged_textures.exchange_textures`.
     """
 
     rooms: int = 1
@@ -57,6 +60,7 @@ class HomeSpec:
     version: int = 1
     unseen: bool = False
     revision: int = 0
+    exchanged_textures: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.rooms <= 9:
@@ -65,6 +69,8 @@ class HomeSpec:
             raise HomeError(f"kind={self.kind!r} needs rooms=1, got {self.rooms}")
         if not 0 <= self.clutter <= 5:
             raise HomeError(f"clutter must be in [0, 5], got {self.clutter}")
+        if not 0 <= self.exchanged_textures <= 1:
+            raise HomeError(f"exchanged_textures must be in [0, 1], got {self.exchanged_textures}")
         if self.version not in VERSIONS:
             raise HomeError(f"version must be one of {VERSIONS}, got {self.version!r}")
         if not 0 <= self.revision <= REVISIONS[self.version]:
@@ -91,8 +97,9 @@ class HomeSpec:
         return HomeSpec(**{"assets": "parametric", "revision": 1, **plain})
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form for a record; version 1 keeps its original fields."""
-        later = ("version", "unseen", "revision") if self.version == 1 else ()
+        """JSON form for a record; homes of before a field keep their form."""
+        later = ["version", "unseen", "revision"] if self.version == 1 else []
+        later += [] if self.exchanged_textures else ["exchanged_textures"]
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
 
 
@@ -179,7 +186,11 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
         lights, ambient = _lights(rng, plan, placer.objects)
         if not lights:
             continue  # neither a lamp nor a window: the home would be dark
-        return Home(seed, spec, plan, tuple(placer.objects), lights, ambient)
+        objects = tuple(placer.objects)
+        if spec.exchanged_textures:
+            rng = np.random.default_rng([seed, attempt, 22])
+            objects = exchange_textures(objects, spec.exchanged_textures, rng)
+        return Home(seed, spec, plan, objects, lights, ambient)
     raise HomeError(f"no furnished home with free floor found for seed {seed} and {spec} in {_ATTEMPTS} attempts")
 
 

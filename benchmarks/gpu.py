@@ -1,0 +1,205 @@
+"""Everything to be measured on a machine with a GPU, in one run of at most eight minutes and one file.
+
+    python benchmarks/gpu.py          # tables, and out/bench/gpu.json
+    python benchmarks/gpu.py --dry    # on the CPU, small: proves the script, its times mean nothing
+    python benchmarks/gpu.py --quick  # small; on the CPU where there is no GPU
+
+Sections: ``map`` (the map on the device equals that of the CPU, every voxel; time of a frame at 640 x 480), ``boxes``
+(the chain of ``benchmarks/devices.py``: boxes beside those of the CPU, stages), ``launches`` (kernels, waits and copies
+of a frame and of a perception, by torch's profiler), ``live`` (200 frames with a perception every tenth: drops nothing,
+median and 99th percentile, memory) and ``training`` (windows a second). A section that fails is named in ``failed`` and
+the run goes on; one that would begin after seven minutes is named in ``late``. The exit code is 1 if any failed, or if
+map or boxes differ.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _report as report
+import devices
+import numpy as np
+import torch
+from device_ops import ALL_HEADS, HOMES
+from devices import wait
+from online import again, every_frame, frames_of
+
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, VolumeConfig
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.tasks import SceneTask
+from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+LAST_START_S = 420.0
+GEOMETRY = KeyframeConfig(translation_m=1e9, rotation_rad=3.0, min_interval_s=1e9)
+Row = dict[str, Any]
+
+
+class Run:
+    """Device and size of a run."""
+
+    def __init__(self, device: str, small: bool) -> None:
+        self.device, self.small = device, small
+        self.frames = frames_of(2, 6 if small else 20)
+
+    def volume(self, device: str) -> FeatureVolume:
+        """Geometry alone, by the kernels of the device."""
+        on_device = device != "host"
+        config = VolumeConfig(device=self.device if on_device else "cpu")
+        return FeatureVolume(config, GEOMETRY, kernels="warp" if on_device else "numba")
+
+    def perceptron(self, keyframes: KeyframeConfig) -> Perceptron:
+        config = PerceptronConfig(
+            volume=VolumeConfig(device=self.device), keyframes=keyframes,
+            network=NetworkOptions(weights="tiny", device=self.device),
+        )  # fmt: skip
+        return Perceptron(config, inference=load_inference("tiny", self.device))
+
+
+def spread(ms: list[float]) -> Row:
+    """Median and 99th percentile, without the first fifth."""
+    warm = ms[len(ms) // 5 :]
+    return {"median_ms": float(np.median(warm)), "p99_ms": float(np.percentile(warm, 99)), "of": len(warm)}
+
+
+def vga(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
+    """A frame at 640 x 480, its pixels repeated."""
+    f, k = frame.frame, frame.frame.intrinsics
+    rows, columns = np.arange(480) * k.height // 480, np.arange(640) * k.width // 640
+    wide = Intrinsics(k.fx * 640 / k.width, k.fy * 480 / k.height, 319.5, 239.5, 640, 480)
+    color, depth_m = (np.ascontiguousarray(image[rows][:, columns]) for image in (f.color, f.depth_m))
+    image = RgbdFrame(stamp_ns, f.camera, color, depth_m, wide)
+    return PosedFrame(image, frame.T_world_camera)
+
+
+def map_section(run: Run) -> Row:
+    here, there, spent = run.volume("host"), run.volume("device"), {"host": [], "device": []}
+    laps = 1 if run.small else 5
+    for i, frame in enumerate(run.frames * laps):
+        posed = vga(frame, 33_000_000 * (i + 1))
+        for name, volume in (("host", here), ("device", there)):
+            start = time.perf_counter()
+            volume.integrate(posed)
+            spent[f"{name}"].append(1e3 * (time.perf_counter() - start))
+            wait(run.device)
+            if name == "device":
+                spent.setdefault("device done", []).append(1e3 * (time.perf_counter() - start))
+    rows = [volume._map.gather(1).cpu() for volume in (here, there)]
+    same = all(torch.equal(getattr(rows[0], n), getattr(rows[1], n)) for n in ("coords", "records", "last_seen_ns"))
+    times = {name.replace(" ", "_"): spread(ms) for name, ms in spent.items()}
+    return {"equal": same and len(rows[0]) > 0, "voxels": len(rows[0]), "fault": there.fault, **times}
+
+
+def boxes_section(run: Run) -> Row:
+    _, here = devices.chain(run.frames, "cpu", False, "tiny")
+    row, there = devices.chain(run.frames, run.device, True, "tiny")
+    found = devices.same_boxes(here, there)
+    return {"equal": found["same"] == found["left"] == found["right"], **found, **row}
+
+
+def launches_section(run: Run) -> Row:
+    from torch.profiler import ProfilerActivity, profile
+
+    it = run.perceptron(every_frame(40))
+    for i, frame in enumerate(run.frames[:-1]):
+        it.integrate(again(frame, 200_000_000 * (i + 1)))
+    it.perceive()
+    last = again(run.frames[-1], 200_000_000 * (len(run.frames) + 1))
+    found = {}
+    for name, work in (("keyframe", lambda: it.integrate(last)), ("perceive", it.perceive)):
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if run.device != "cpu" else [])]
+        with profile(activities=activities) as profiler:
+            work()
+            wait(run.device)
+        events = profiler.key_averages()
+        found[name] = {
+            "launches": sum(e.count for e in events if "LaunchKernel" in e.key),
+            "waits": sum(e.count for e in events if "Synchronize" in e.key),  # one of them is our own
+            "copies": sum(e.count for e in events if "Memcpy" in e.key),
+            "operations": sum(e.count for e in events if e.key.startswith("aten::")),
+            "device_ms": sum(e.self_device_time_total for e in events) / 1e3,
+        }
+    return found
+
+
+def live_section(run: Run) -> Row:
+    it, spent = run.perceptron(KeyframeConfig()), {"integrate": [], "perceive": []}
+    count = 12 if run.small else 200
+    fused = 0
+    for i in range(count):
+        start = time.perf_counter()
+        fused += it.integrate(again(run.frames[i % len(run.frames)], 100_000_000 * (i + 1))).fused
+        spent["integrate"].append(1e3 * (time.perf_counter() - start))
+        if i % 10 == 9:
+            start = time.perf_counter()
+            it.perceive()
+            spent["perceive"].append(1e3 * (time.perf_counter() - start))
+    row: Row = {"frames": count, "fused": fused, "faults": "; ".join(it.device_faults)}
+    if run.device != "cpu":
+        row["peak_memory_mb"] = torch.cuda.max_memory_allocated() / 1e6
+    return row | {name: spread(ms) for name, ms in spent.items()}
+
+
+def training_section(run: Run) -> Row:
+    """All heads of ``tiny`` on generated homes; the first step, which compiles, included."""
+    scenes, steps = (2, 2) if run.small else (len(HOMES), 30)
+    with tempfile.TemporaryDirectory() as folder:
+        homes = Path(folder) / "homes"
+        generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
+        config = TrainingRun.of(
+            {}, **ALL_HEADS, data=homes, batch=scenes, steps=steps, validations=0, workers=2, checkpoint_s=1e9,
+            device=run.device,
+        )  # fmt: skip
+        done = Trainer(SceneTask(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True).run()
+    return {"windows_per_s": done.samples_per_s, "waiting_for_data": done.waiting, "batch": scenes, "steps": done.steps}
+
+
+def main() -> int:
+    parser = report.parser(__doc__)
+    parser.add_argument("--dry", action="store_true", help="on the CPU, small: proves the script")
+    options = report.parse(parser)
+    has_gpu = torch.cuda.is_available() and not options.dry
+    if not has_gpu and not (options.dry or options.quick):
+        print("no CUDA device: python benchmarks/gpu.py --dry proves the script on the CPU")
+        return 2
+    run = Run("cuda" if has_gpu else "cpu", options.dry or options.quick)
+    every: dict[str, Callable[[Run], Row]] = {
+        "map": map_section, "boxes": boxes_section, "launches": launches_section, "live": live_section,
+        "training": training_section,
+    }  # fmt: skip
+    found: Row = {"device": torch.cuda.get_device_name() if has_gpu else "cpu", "torch": torch.__version__}
+    failed, late, began = [], [], time.perf_counter()
+    for name, section in every.items():
+        if time.perf_counter() - began > LAST_START_S:
+            late.append(name)
+            continue
+        start = time.perf_counter()
+        try:
+            found[name] = section(run)
+        except Exception as error:
+            traceback.print_exc()
+            failed.append(name)
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        found[name]["section_s"] = time.perf_counter() - start
+        report.show(name, found[name])
+    differs = [name for name in ("map", "boxes") if name not in late and not found[name].get("equal")]
+    report.write(
+        options, {**found, "failed": ", ".join(failed), "late": ", ".join(late), "differs": ", ".join(differs)}
+    )
+    return 1 if failed or differs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
