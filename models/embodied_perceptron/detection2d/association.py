@@ -25,6 +25,7 @@ from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex,
 from embodied_perceptron.geometry.boxes import median
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
+    LIFTED_ONE_BOX_IOU,
     LIFTED_OTHER_NAME_AFFINITY,
     LIFTED_OTHER_NAME_SIZE,
 )
@@ -53,7 +54,6 @@ _SAME_VIEW = 4.0  # views that differ, for two detections of one view
 _CONSENSUS = 0.5
 _LEAST_SIGHTINGS = 2.0  # that agree; one may be chance
 _NAME_CELL_M = 0.06  # cells of the surface that two names share
-_ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,7 +384,7 @@ def _reported_apart(items: _Items, a: NDArray[np.int64], b: NDArray[np.int64]) -
     """True when most images in which one detector reports both have them in different boxes."""
     of_view = {items.of[r][0]: items.lifted[r].box_px for r in a.tolist()}
     apart = [
-        _iou_px(of_view[items.of[r][0]], items.lifted[r].box_px) < _ONE_BOX_IOU
+        _iou_px(of_view[items.of[r][0]], items.lifted[r].box_px) < LIFTED_ONE_BOX_IOU
         for r in b.tolist()
         if items.of[r][0] in of_view
     ]

@@ -56,6 +56,7 @@ DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11"
 # lifted 2-D detections
 LIFTED_OTHER_NAME_AFFINITY = 0.5  # share of common cells of objects of two names that are one
 LIFTED_OTHER_NAME_SIZE = 0.4  # least ratio of sizes: a cup is not part of its table
+LIFTED_ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 SHAPE_SHARE = 0.5  # share of an object's points in a shape of the map
 _LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside for one name, of equal objects
 _FUSED_SAME_NAME_IOU, _FUSED_OTHER_NAME_IOU = 0.15, 0.25  # a box of the network and a lifted one
