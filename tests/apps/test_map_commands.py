@@ -628,3 +628,15 @@ def test_ground_reads_with_the_language_model_of_the_configuration(tmp_path):
     assert result.exit_code == 0, result.output
     (answer,) = json.loads(out.read_text())["answers"]
     assert (answer["status"], answer["tagged"]) == ("FOUND", "der <p>Stuhl</p>[<obj_1>] am Fenster")
+
+
+def test_a_map_of_an_agent_reads_with_the_language_model_of_the_configuration(saved, tmp_path):
+    config = tmp_path / "language.yaml"
+    with model_server(says({"kind": "contents"})) as server:
+        config.write_text(f"language: {{reader: endpoint, endpoint: '{server.url}', model: m, limit_s: 20}}")
+        open_map(saved[0], config).ground("was ist hier?")
+        assert json.loads(server.asked[0]["messages"][1]["content"])["sentence"] == "was ist hier?"
+    assert open_map(saved[0]).grounder.reader is None
+    result = CliRunner().invoke(build_app([]), ["mcp", "--config", str(config)])
+    assert result.exit_code != 0
+    assert "--config needs --map" in str(result.exception)

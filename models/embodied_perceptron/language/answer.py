@@ -1193,8 +1193,13 @@ class Grounder:
 
         Raises what loading raises; the first sentence then tries again.
         """
-        Query("the chiar by the red tabel").parsed(())  # misspelled words are looked up in every table
+        boxes = np.array([[0.0, 0.0, 0.4, 0.5, 0.5, 0.8, 0.0, 0.0, 0.0], [1.0, 0.0, 0.4, 1.0, 0.6, 0.8, 0.0, 0.0, 0.0]])
+        objects = [SceneObject(k + 1, label, 0.9, boxes[k]) for k, label in enumerate(("stool", "couch"))]
+        # misspelled words are looked up in every table, and a side and a colour use all the others
+        ground_objects("the chiar left of the red coush", objects, colors=partial(_colors, None))
         likelihood_of_label("chair", "stool")
+        if self.reader is not None:
+            self.reader.prepare()
         inference = self.inference
         if inference is None:
             return

@@ -69,6 +69,10 @@ class MeaningReader(Protocol):
         """The meaning of ``text``, and a note about the reading for the reason of the answer, or ""."""
         ...
 
+    def prepare(self) -> None:
+        """Load what the first sentence needs."""
+        ...
+
 
 @dataclass(frozen=True)
 class Query:
