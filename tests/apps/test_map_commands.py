@@ -221,6 +221,13 @@ def test_the_command(tmp_path):
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert json.loads(out.read_text())["answers"][0]["boxes"][0]["center"] == [0.0, 0.0, 0.45]
+    assert "meaning" not in json.loads(out.read_text())["answers"][0]
+    result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out), "--explain"])
+    meaning = json.loads(out.read_text())["answers"][0]["meaning"]
+    assert meaning["target"]["noun"] == "chair"
+    assert [(c["relation"], c["value"]) for c in meaning["constraints"]] == [("colour", "red")]
+    (line,) = (line for line in result.output.splitlines() if line.startswith("{"))
+    assert json.loads(line)["meaning"] == meaning
     path.write_text("{}")
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert isinstance(result.exception, CommandError)
@@ -621,3 +628,15 @@ def test_ground_reads_with_the_language_model_of_the_configuration(tmp_path):
     assert result.exit_code == 0, result.output
     (answer,) = json.loads(out.read_text())["answers"]
     assert (answer["status"], answer["tagged"]) == ("FOUND", "der <p>Stuhl</p>[<obj_1>] am Fenster")
+
+
+def test_a_map_of_an_agent_reads_with_the_language_model_of_the_configuration(saved, tmp_path):
+    config = tmp_path / "language.yaml"
+    with model_server(says({"kind": "contents"})) as server:
+        config.write_text(f"language: {{reader: endpoint, endpoint: '{server.url}', model: m, limit_s: 20}}")
+        open_map(saved[0], config).ground("was ist hier?")
+        assert json.loads(server.asked[0]["messages"][1]["content"])["sentence"] == "was ist hier?"
+    assert open_map(saved[0]).grounder.reader is None
+    result = CliRunner().invoke(build_app([]), ["mcp", "--config", str(config)])
+    assert result.exit_code != 0
+    assert "--config needs --map" in str(result.exception)

@@ -413,6 +413,10 @@ class EndpointReader:
         _LOG.log(level, "%s; the embedded reader reads the sentences", problem)
         return embedded_meaning(text, labels), f"{problem}: the embedded reader read the sentence"
 
+    def prepare(self) -> None:
+        """Make the instructions; nothing is sent."""
+        instructions()
+
     def _asked(self, text: str, labels: Sequence[str]) -> Any:
         """The model's answer. Raises :class:`EndpointError`."""
         if time.monotonic() < self._paused_until_s:
