@@ -286,10 +286,11 @@ def test_many_objects_are_matched_within_bounds():
 @pytest.mark.parametrize(
     ("depth_m", "stamp_ns", "expected"), [(3.0, 5, True), (2.0, 5, False), (0.0, 5, False), (3.0, 20, False)]
 )
-def test_a_box_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, expected):
+def test_an_object_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, expected):
     k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
     depth = np.full((120, 160), depth_m, np.float32)
     frame = RgbdFrame(stamp_ns, "front", np.zeros((120, 160, 3), np.uint8), depth, k)
-    box = np.array([0.1, 0.0, 2.0, 0.4, 0.4, 0.4, 0.3, 0.0, 0.0])
-    assert saw_through([Keyframe(1, frame, np.eye(4))], box, 10) is expected
-    assert saw_through([], box, 10) is False
+    points = np.array([0.1, 0.0, 2.0]) + np.random.default_rng(0).uniform(-0.2, 0.2, (40, 3))
+    assert saw_through([Keyframe(1, frame, np.eye(4))], points, 10) is expected
+    assert saw_through([], points, 10) is False
+    assert saw_through([Keyframe(1, frame, np.eye(4))], points[:5], 10) is False

@@ -91,7 +91,7 @@ class Appearance:
 
     def look(self, box: F64, snapshot: VoxelSnapshot, image: ImageSampler | None) -> None:
         """Update with the map in a (9,) box."""
-        points, colors, local = _inside(box, snapshot)
+        points, colors, local = voxels_inside(box, snapshot)
         if len(points) < _LEAST_POINTS:
             return
         self.color, self.shape = _color_of(colors), _shape_of(local)
@@ -158,7 +158,7 @@ def _decoded(text: Any, dtype: type[np.generic], size: int) -> NDArray[Any]:
     return values
 
 
-def _inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64]:
+def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64]:
     """Points (N, 3), their colours, and their positions in the box in [-1, 1]; at most :data:`_MAX_POINTS`."""
     raised = without_bottom(box[None])
     bounds, blocks = Bounds.of(raised), blocks_of(snapshot)

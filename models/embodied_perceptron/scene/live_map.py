@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig, ScorePolicy, SegmentationConfig, VolumeConfig
-from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform, transform_points
 from embodied_perceptron.inference.predictor import ScenePrediction
@@ -141,7 +140,7 @@ _LOG = logging.getLogger(__name__)
 LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
 _STATES = (*ObjectState.ALL, ObjectState.GONE)
 _CONDITIONS_NS = 2_000_000_000  # between two looks at the conditions of objects
-_THROUGH_M, _THROUGH_SHARE = 0.15, 0.8  # depth behind a point that was seen through, and share of an empty box's points
+_THROUGH_M, _THROUGH_SHARE, _THROUGH_POINTS = 0.15, 0.8, 12  # depth behind a point; share and least number of points
 _RECENT = 3  # keyframes in which the appearance of objects is measured
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
@@ -675,10 +674,10 @@ class LiveMap:
             forget()
 
 
-def saw_through(keyframes: Sequence[Keyframe], box: NDArray[np.float64], before_ns: int) -> bool:
-    """Whether a keyframe from before a time saw through most of a (9,) box: nothing stood there then."""
-    steps = np.stack(np.meshgrid(*[np.linspace(-0.35, 0.35, 3)] * 3), axis=-1).reshape(-1, 3)
-    points = box[:3] + (steps * box[3:6]) @ box_rotations(box[None])[0].T
+def saw_through(keyframes: Sequence[Keyframe], points: NDArray[np.float64], before_ns: int) -> bool:
+    """Whether a keyframe from before a time saw through most of (N, 3) points of an object: it was not there then."""
+    if len(points) < _THROUGH_POINTS:
+        return False
     for keyframe in keyframes:
         frame = keyframe.frame
         if frame.stamp_ns >= before_ns:

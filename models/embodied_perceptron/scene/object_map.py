@@ -90,6 +90,7 @@ from embodied_perceptron.scene.identity import (
     differences,
     log_odds,
     match,
+    voxels_inside,
 )
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -622,7 +623,7 @@ class ObjectMap:
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
         image: features of recent images, for the appearance of objects in the next update; None = without.
-        saw_through: whether a camera saw through a (9,) box before a time, in the next update; None = without
+        saw_through: whether a camera saw through (N, 3) points before a time, in the next update; None = without
             keyframes: then the times at which blocks of the map got voxels decide.
     """
 
@@ -974,7 +975,7 @@ class ObjectMap:
                 in_file_only = self.saw_through is not None
                 put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
                 if not put_there and self.saw_through is not None:
-                    put_there = self.saw_through(track.box, track.begun_ns)
+                    put_there = self.saw_through(voxels_inside(track.box, snapshot)[0], track.begun_ns)
                 self._introduce(track, put_there)
                 news = True
         if news and self._fresh and not self.doubt:
