@@ -221,6 +221,13 @@ def test_the_command(tmp_path):
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert json.loads(out.read_text())["answers"][0]["boxes"][0]["center"] == [0.0, 0.0, 0.45]
+    assert "meaning" not in json.loads(out.read_text())["answers"][0]
+    result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out), "--explain"])
+    meaning = json.loads(out.read_text())["answers"][0]["meaning"]
+    assert meaning["target"]["noun"] == "chair"
+    assert [(c["relation"], c["value"]) for c in meaning["constraints"]] == [("colour", "red")]
+    (line,) = (line for line in result.output.splitlines() if line.startswith("{"))
+    assert json.loads(line)["meaning"] == meaning
     path.write_text("{}")
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert isinstance(result.exception, CommandError)
