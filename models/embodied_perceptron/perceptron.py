@@ -105,7 +105,7 @@ class Perceptron:
         name_of = None if classes is None else classes.name_of
         self._stages = _map_stages(self._window, lift, name_of)
         on_forget = [part.forget for part in (self._window, lift) if part is not None]
-        self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget)
+        self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget, with_conditions)
         named, reader = inference is not None, reader_of(config.language)
         self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, named, reader)
 

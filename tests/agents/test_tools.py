@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from support.agent_scenes import StillScene
 from support.language_scenes import living_room, thing
 
+from embodied_perceptron.agents.source import views_of
 from embodied_perceptron.agents.tools import TOOLS, ToolInputError, call_tool, input_problem
 from embodied_perceptron.geometry.boxes import box_corners
-from embodied_perceptron.results import ObjectState
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.results import EventKind, HistoryEntry, ObjectState
+from embodied_perceptron.sensors.frame import RgbdFrame
 
 
 @pytest.fixture(scope="module")
@@ -326,3 +331,70 @@ def test_schemas_of_input_use_only_what_is_checked():
     for tool in TOOLS.values():
         check(tool.input_schema)
         assert input_problem(tool.input_schema, None)
+
+
+def with_a_past():
+    """The living room: its first object moved, and another left."""
+    first, *rest = living_room()
+    entries = (
+        HistoryEntry(1_000_000_000, EventKind.FOUND, (0.0, 0.0, 0.5), 0.9, first.label),
+        HistoryEntry(9_000_000_000, EventKind.MOVED, tuple(first.box[:3].tolist()), 0.95, "", "it looks the same"),
+    )
+    left = (entries[0], HistoryEntry(5_000_000_000, EventKind.LEFT, (1.0, 0.0, 0.5), 0.95))
+    moved = replace(first, history=entries, maybe_same_as=((77, 0.4),))
+    gone = replace(first, id=99, label="mug", state=ObjectState.GONE, history=left)
+    return StillScene([moved, *rest, gone])
+
+
+def test_history_of_an_object_and_of_one_that_left():
+    scene = with_a_past()
+    first = scene.scene.objects[0]
+    answer = call(scene, "history", id=first.id)
+    assert [(e["kind"], e["stamp_s"]) for e in answer["entries"]] == [("found", 1.0), ("moved", 9.0)]
+    assert answer["maybe_same_as"] == [{"id": 77, "probability": 0.4}]
+    assert call(scene, "history", id=99)["object"]["state"] == "gone"
+    assert 99 not in [o["id"] for o in call(scene, "list_objects")["objects"]]
+
+
+@pytest.mark.parametrize(
+    ("since", "kinds"), [(0, ["left", "moved"]), (5.0, ["left", "moved"]), (6, ["moved"]), (10, [])]
+)
+def test_changes_since_a_time(since, kinds):
+    answer = call(with_a_past(), "changes", since_s=since)
+    assert [e["kind"] for e in answer["changes"]] == kinds
+    assert answer["total"] == len(kinds)
+
+
+def test_evidence_is_pictures(scene):
+    answer = call_tool(scene, "evidence", {"id": living_room()[0].id})
+    assert len(answer.pictures) == len(answer.values["views"]) == 1
+
+
+def test_waiting_ends_with_the_answer_or_with_the_time(scene):
+    label = living_room()[0].label
+    assert call(scene, "wait_for", sentence=f"a {label}", timeout_s=60)["timed_out"] is False
+    late = call(scene, "wait_for", sentence="the giraffe", timeout_s=0)
+    assert (late["status"], late["timed_out"]) == ("NOT_FOUND", True)
+    live = StillScene()
+    live.is_live, answers = True, iter(["the giraffe", f"a {label}"])
+    live.ground = lambda sentence, viewpoint: ground_objects(next(answers), live.scene.objects)
+    assert call(live, "wait_for", sentence="the guest", timeout_s=60)["status"] == "FOUND"
+
+
+def test_pictures_of_an_object_are_cut_out_where_it_is_seen():
+    k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
+    box = np.array([0.0, 0.0, 2.0, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0])
+    color, seen = np.zeros((120, 160, 3), np.uint8), np.full((120, 160), 1.8, np.float32)
+    color[50:70, 70:90] = 255
+
+    def keyframe(number, depth_m, T):
+        return Keyframe(number, RgbdFrame(number, "front", color, depth_m, k), T)
+
+    away = make_transform(np.diag([-1.0, 1.0, -1.0]), np.zeros(3))
+    hidden = np.full_like(seen, 0.9)
+    frames = [keyframe(1, seen, np.eye(4)), keyframe(2, hidden, np.eye(4)), keyframe(3, seen, away)]
+    views = views_of(replace(living_room()[0], box=box), frames)
+    assert [v.stamp_ns for v in views] == [1]
+    assert views[0].picture.shape[0] < 60
+    assert (views[0].picture == 255).any()
+    assert len(views_of(replace(living_room()[0], box=box), [frames[0]] * 5)) == 3

@@ -9,6 +9,7 @@ import socket
 import cv2
 import numpy as np
 import pytest
+from support.model_server import model_server, says
 from support.online_world import BOXES, config, walk
 from support.onnx_files import write_constant_model
 from support.small_recording import write_recording
@@ -220,6 +221,13 @@ def test_the_command(tmp_path):
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert json.loads(out.read_text())["answers"][0]["boxes"][0]["center"] == [0.0, 0.0, 0.45]
+    assert "meaning" not in json.loads(out.read_text())["answers"][0]
+    result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out), "--explain"])
+    meaning = json.loads(out.read_text())["answers"][0]["meaning"]
+    assert meaning["target"]["noun"] == "chair"
+    assert [(c["relation"], c["value"]) for c in meaning["constraints"]] == [("colour", "red")]
+    (line,) = (line for line in result.output.splitlines() if line.startswith("{"))
+    assert json.loads(line)["meaning"] == meaning
     path.write_text("{}")
     result = CliRunner().invoke(app, ["ground", "--scenes", str(path), "--out", str(out)])
     assert isinstance(result.exception, CommandError)
@@ -606,3 +614,29 @@ def test_a_label_is_where_its_object_is_seen(labelled):
 def test_labels_are_json_alone(named_map, tmp_path):
     result = run_export(named_map[0], "--recording", tmp_path, "--out", tmp_path / "map.glb")
     assert "labels of a recording are written as .json" in str(result.exception)
+
+
+def test_ground_reads_with_the_language_model_of_the_configuration(tmp_path):
+    box = {"center": [0, 0, 0.5], "size": [0.5, 0.5, 1.0], "category": "chair"}
+    scenes, config, out = tmp_path / "scenes.json", tmp_path / "language.yaml", tmp_path / "answers.json"
+    queries = [{"scene": "a", "text": "der Stuhl am Fenster"}]
+    scenes.write_text(json.dumps({"scenes": {"a": {"detections": [box]}}, "queries": queries}))
+    command = ["ground", "--scene-file", str(scenes), "--out", str(out), "--config", str(config)]
+    with model_server(says({"target": {"noun": "chair", "span": "Stuhl"}})) as server:
+        config.write_text(f"language: {{reader: endpoint, endpoint: '{server.url}', model: m, limit_s: 20}}")
+        result = CliRunner().invoke(build_app([]), command)
+    assert result.exit_code == 0, result.output
+    (answer,) = json.loads(out.read_text())["answers"]
+    assert (answer["status"], answer["tagged"]) == ("FOUND", "der <p>Stuhl</p>[<obj_1>] am Fenster")
+
+
+def test_a_map_of_an_agent_reads_with_the_language_model_of_the_configuration(saved, tmp_path):
+    config = tmp_path / "language.yaml"
+    with model_server(says({"kind": "contents"})) as server:
+        config.write_text(f"language: {{reader: endpoint, endpoint: '{server.url}', model: m, limit_s: 20}}")
+        open_map(saved[0], config).ground("was ist hier?")
+        assert json.loads(server.asked[0]["messages"][1]["content"])["sentence"] == "was ist hier?"
+    assert open_map(saved[0]).grounder.reader is None
+    result = CliRunner().invoke(build_app([]), ["mcp", "--config", str(config)])
+    assert result.exit_code != 0
+    assert "--config needs --map" in str(result.exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -10,25 +11,21 @@ from support.lift_world import CUP_BOX, K, photograph
 from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
-from embodied_perceptron.detection2d import association
 from embodied_perceptron.detection2d.association import (
     FitCache,
     LiftedView,
-    affinities,
-    agreed_points,
     find_candidates,
     fully_visible,
     group_detections,
+    hull_points,
+    sightings,
 )
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_along
-from embodied_perceptron.geometry.suppression import (
-    LIFTED_AFFINITY,
-    LIFTED_OTHER_NAME_AFFINITY,
-    LIFTED_OTHER_NAME_SIZE,
-)
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import SIZES
 from embodied_perceptron.sensors.frame import RgbdFrame
 
+NO_BOX = np.array([0.0, 0.0, 1.0, 1.0])
 EYES = [np.array([0.4 + 0.7 * np.cos(a), 0.1 + 0.7 * np.sin(a), 1.5]) for a in np.linspace(0.5, 5.5, 6)]
 
 
@@ -38,16 +35,28 @@ def cube(center, size=0.08, count=300, seed=0):
 
 def detection(center=CUP_BOX[:3], label="cup", score=0.5, size=0.08, seed=0):
     points = cube(center, size, seed=seed)
-    return LiftedDetection(label, score, points, box_along(points, 0.0), False, 40.0, 0, 0.0)
+    return lifted(points, label, score)
 
 
-def views(*lifted, look=(0.4, 0.1, 0.79)):
+def lifted(points, label, score=0.8, around=None):
+    around = np.zeros((0, 3)) if around is None else around
+    box = box_along(points, 0.0)
+    return LiftedDetection(label, score, points, box, False, 40.0, 0, 0.0, NO_BOX, around, np.ones(4, bool))
+
+
+def seen_by(one, T):
+    """The detection with the 2-D box in which a camera sees its surface."""
+    uv, _ = project(transform_points(invert_transform(T), one.points_m), K)
+    return replace(one, box_px=np.concatenate([uv.min(axis=0), uv.max(axis=0)]))
+
+
+def views(*detections, look=(0.4, 0.1, 0.79)):
     """One view for each list of detections, from around, all with the cup before them."""
     out = []
-    for i, some in enumerate(lifted):
+    for i, some in enumerate(detections):
         T = look_at(EYES[i % len(EYES)], look)
         posed, _ = photograph(T, i + 1)
-        out.append(LiftedView("any", i, posed.frame, T, some))
+        out.append(LiftedView("any", i, posed.frame, T, [seen_by(one, T) for one in some]))
     return out
 
 
@@ -105,7 +114,7 @@ def test_the_order_of_views_does_not_matter():
     lists = [
         [
             detection(CUP_BOX[:3] + rng.normal(0, 0.01, 3), score=s, seed=i),
-            detection([-1, -1, 0.5], "chair", s - 0.1, 0.6),
+            detection([0.8, -0.4, 0.76], "bowl", s - 0.1, 0.06),
         ]
         for i, s in enumerate((0.5, 0.61, 0.72, 0.83))
     ]
@@ -116,7 +125,7 @@ def test_the_order_of_views_does_not_matter():
         values = [(c.reported, c.missed, np.round(c.box, 6).tolist()) for c in found]
         expected = values if expected is None else expected
         assert values == expected
-    assert [list(v[0]["any"]) for v in expected] == [["cup"], ["chair"]]
+    assert [list(v[0]["any"]) for v in expected] == [["cup"], ["bowl"]]
 
 
 def test_two_cups_side_by_side_stay_two():
@@ -128,7 +137,7 @@ def test_two_cups_side_by_side_stay_two():
 def test_a_cup_is_no_part_of_its_table():
     rng = np.random.default_rng(0)
     top = np.stack([rng.uniform(0.2, 1.0, 900), rng.uniform(-0.7, 0.7, 900), rng.uniform(0.72, 0.74, 900)], axis=1)
-    table = LiftedDetection("table", 0.8, top, box_along(top, 0.0), True, 90.0, 1, 0.0)
+    table = lifted(top, "table")
     found = find_candidates(views([table, detection(score=0.81)], [table, detection(score=0.82, seed=1)]))
     assert sorted(name for c in found for name in c.reported["any"]) == ["cup", "table"]
 
@@ -141,41 +150,94 @@ def test_what_left_the_map_does_not_count():
     assert find_candidates(some, index=gone) == []
 
 
-def slow_groups(affinity, scores):
-    groups = []
-    for i in sorted(range(len(scores)), key=lambda k: (-scores[k], k)):
-        best, chosen = 0.0, None
-        for g in groups:
-            values = [affinity[i][j] for j in g]
-            if sum(v > 0 for v in values) >= 0.5 * len(values) and np.mean(values) > best + 1e-12:
-                best, chosen = np.mean(values), g
-        if chosen is None:
-            groups.append([i])
-        else:
-            chosen.append(i)
-    return sorted(sorted(g) for g in groups)
+def slow_groups(seen, view):
+    """Groups of one name: joined by the most support while at least half of the sightings agree."""
+    groups = [{i} for i in range(len(view))]
+
+    def support(a, b):
+        agree = differ = 0.0
+        for x, y in ((a, b), (b, a)):
+            for i in x:
+                for j in y:
+                    if view[i] == view[j]:
+                        differ += 2.0
+                    elif seen[i, view[j]] == j:
+                        agree += 1.0
+                    elif seen[i, view[j]] != -1:
+                        differ += 1.0
+        return agree**2 / (agree + differ) if agree >= 2.0 and agree >= 0.5 * (agree + differ) else 0.0
+
+    while True:
+        pairs = [(support(a, b), -min(a), -min(b)) for k, a in enumerate(groups) for b in groups[k + 1 :]]
+        if not pairs or max(pairs)[0] == 0.0:
+            return sorted(sorted(g) for g in groups)
+        _, i, j = max(pairs)
+        a, b = (next(g for g in groups if min(g) == -k) for k in (i, j))
+        groups = [g for g in groups if g not in (a, b)] + [a | b]
+        groups.sort(key=min)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_groups_are_as_their_slow_twin(seed):
     rng = np.random.default_rng(seed)
-    raw = rng.uniform(0, 1, (40, 40)) * (rng.uniform(size=(40, 40)) < 0.25)
-    affinity = (raw + raw.T) / 2
-    np.fill_diagonal(affinity, 1.0)
-    scores = rng.permutation(np.linspace(0.1, 0.9, 40))
-    fast = sorted(g.tolist() for g in group_detections(affinity, scores))
-    assert fast == slow_groups(affinity, scores)
-    assert 1 < len(fast) < 40
+    true, view = rng.integers(0, 4, 24), np.arange(24) % 8
+    seen = np.full((24, 8), -1)
+    for i in range(24):
+        for j in range(24):
+            if true[i] == true[j] and rng.uniform() < 0.6:
+                seen[i, view[j]] = j
+            elif seen[i, view[j]] == -1 and rng.uniform() < 0.3:
+                seen[i, view[j]] = -2
+    fast = sorted(g.tolist() for g in group_detections(seen, view, np.zeros(24, np.int64)))
+    assert [len(g) for g in fast] == [len(g) for g in slow_groups(seen, view)]
+    assert fast == slow_groups(seen, view)
 
 
-def test_points_that_one_view_of_four_has_fall_out():
-    members = [detection(seed=i, size=0.06) for i in range(4)]
-    stray = cube(CUP_BOX[:3] + np.array([0.3, 0, 0]), 0.02, 50)
-    points = np.concatenate([members[0].points_m, stray])
-    members[0] = LiftedDetection("cup", 0.5, points, members[0].box, False, 40.0, 0, 0.0)
-    kept = agreed_points(members, small=True)
-    assert len(kept) > 800
-    assert kept[:, 0].max() < CUP_BOX[0] + 0.1
+def test_two_sides_of_a_table_without_common_surface_are_one_table():
+    rng = np.random.default_rng(0)
+    top = np.stack([rng.uniform(0.2, 1.0, 2000), rng.uniform(-0.7, 0.7, 2000), np.full(2000, 0.74)], axis=1)
+    left, right = top[top[:, 1] < -0.05], top[top[:, 1] > 0.05]
+    some = views([lifted(top, "table")], [lifted(top, "table")])
+    halves = [
+        replace(view, lifted=[replace(view.lifted[0], points_m=half, box=box_along(half, 0.0))])
+        for view, half in zip(some, (left, right), strict=True)
+    ]
+    table = only(find_candidates(halves))
+    assert table.views == 2
+    np.testing.assert_allclose(np.sort(table.box[3:5]), [0.8, 1.4], atol=0.08)
+
+
+def test_what_other_views_have_outside_of_the_box_is_no_part_of_it():
+    some = views(*[[detection(seed=i)] for i in range(4)])
+    stray = np.array([0.6, 0.4, 0.74]) + np.random.default_rng(0).uniform(-0.03, 0.03, (60, 3)) * [1, 1, 0]  # table
+    first = some[0].lifted[0]
+    wide = replace(first, points_m=np.concatenate([first.points_m, stray]), box_px=np.array([0.0, 0.0, 319.0, 239.0]))
+    kept = hull_points([wide, *(v.lifted[0] for v in some[1:])], some)
+    assert np.abs(kept - CUP_BOX[:3]).max() < 0.15
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sightings_are_as_their_slow_twin(seed):
+    rng = np.random.default_rng(seed)
+    some = views(*[[detection(seed=i)] for i in range(3)])
+    points = np.concatenate([cube(CUP_BOX[:3]), rng.uniform([-2, -2, 0], [2, 2, 1.5], (100, 3))])
+    seen, inside = np.zeros(len(points)), np.zeros(len(points))
+    for view in some:
+        low, high = view.lifted[0].box_px[:2], view.lifted[0].box_px[2:]
+        grow = 2.0 + 0.04 * (high - low)
+        for p, point in enumerate(points):
+            x, y, z = (np.linalg.inv(view.T_world_camera) @ np.append(point, 1.0))[:3]
+            uv = np.array([K.fx * x / z + K.cx, K.fy * y / z + K.cy])
+            column, row = np.floor(uv + 0.5).astype(int)
+            if z < 0.05 or not (0 <= column < K.width and 0 <= row < K.height):
+                continue
+            if abs(z - view.frame.depth_m[row, column]) <= 0.05 + 0.02 * z:
+                seen[p] += 1
+                inside[p] += (uv >= low - grow).all() and (uv <= high + grow).all()
+    fast = sightings(points, [v.lifted[0] for v in some], some)
+    np.testing.assert_array_equal(fast[0], seen)
+    np.testing.assert_array_equal(fast[1], inside)
+    assert 0 < inside.sum() < seen.sum()
 
 
 def slow_visible(points_m, view, least_px):
@@ -248,30 +310,3 @@ def test_what_is_remembered_of_the_last_call_is_what_is_found_anew():
             )
             np.testing.assert_array_equal(known.box, anew.box)
             np.testing.assert_array_equal(known.points_m, anew.points_m)
-
-
-def slow_affinity(a, b):
-    """As said in :func:`affinities`."""
-    size = [d.box[3:6].max() for d in (a, b)]
-    ratio, small = min(size) / max(size), [s < 0.45 for s in size]
-    shared = len(set(a.cells_large.tolist()) & set(b.cells_large.tolist()))
-    value = shared / min(len(set(d.cells_large.tolist())) for d in (a, b))
-    if all(small):
-        apart = np.linalg.norm(a.box[:3] - b.box[:3])
-        value = np.exp(-0.5 * (apart / max(0.25 * sum(size), 0.04)) ** 2)
-    elif any(small) and ratio <= 0.5:
-        value = 0.0
-    same = value >= LIFTED_AFFINITY
-    other = value >= LIFTED_OTHER_NAME_AFFINITY and ratio >= LIFTED_OTHER_NAME_SIZE
-    return value if (same if a.label == b.label else other) else 0.0
-
-
-def test_affinities_are_as_their_slow_twin():
-    rng = np.random.default_rng(2)
-    some = [
-        detection(rng.uniform(-0.3, 0.3, 3), str(rng.choice(["cup", "bowl"])), 0.5, side, seed)
-        for seed, side in enumerate(rng.uniform(0.05, 0.9, 24))
-    ]
-    found = affinities(association._items(views(some[:12], some[12:]), None))
-    assert found == pytest.approx(np.array([[slow_affinity(a, b) for b in some] for a in some]))
-    assert 0.05 < (found > 0).mean() < 0.9

@@ -131,6 +131,14 @@ def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
 
 
+@pytest.mark.parametrize("score", [0.55, 0.83, 0.96])
+def test_missed_detections_do_not_take_a_sure_name(score):
+    network = found((TABLE, score, "bed", {"bed": score, UNNAMED: min(0.3 * score, 1.0 - score)}))
+    fused = fuse(network, [], around(missed_views()), MODEL)
+    assert fused.labels == ("bed",)
+    assert 0.75 * score <= fused.scores[0] < score
+
+
 COUNTER = found(  # one thing under several names, of which there is less room in its posterior than they score
     (TABLE, 0.9, UNNAMED, {"counter": 0.28, "stove": 0.27, UNNAMED: 0.35}),
     (moved(TABLE, 0.02), 0.32, "counter", {"counter": 0.32, "stove": 0.3, UNNAMED: 0.28}),
@@ -162,7 +170,9 @@ def test_what_is_said_moves_every_box_of_its_place_by_as_much_as_its_name():
 
 def test_one_word_ends_the_silence():
     points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
-    bed = LiftedDetection("bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0)
+    bed = LiftedDetection(
+        "bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0, np.zeros(4), points[:0], np.ones(4, bool)
+    )
     network = found((TABLE, 0.5, "bed"))
     assert fuse(network, [], around(missed_views(bed)), MODEL).scores.tolist() == [0.5]
 

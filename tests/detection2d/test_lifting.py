@@ -14,9 +14,9 @@ from support.online_world import look_at
 from embodied_perceptron.detection2d.detections2d import accept_detections
 from embodied_perceptron.detection2d.lifting import (
     LiftRules,
-    _largest_cluster,
     box_along,
     box_around,
+    connected,
     lift_view,
     sample_pixels,
 )
@@ -219,7 +219,7 @@ def test_every_prior_is_a_range():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_largest_cluster_is_that_of_labelled_cells(seed):
+def test_theconnected_is_that_of_labelled_cells(seed):
     rng = np.random.default_rng(seed)
     middles = rng.uniform(-0.5, 0.5, (5, 3))
     points = np.concatenate([rng.normal(m, 0.03, (n, 3)) for m, n in zip(middles, (5, 40, 60, 30, 1), strict=True)])
@@ -230,5 +230,5 @@ def test_the_largest_cluster_is_that_of_labelled_cells(seed):
     filled[tuple(cell.T)] = True
     part = ndimage.label(filled, structure=np.ones((3, 3, 3)))[0][tuple(cell.T)]
     largest = part == np.argmax(np.bincount(part, weights=weight))
-    assert _largest_cluster(points, weight, 0.04).tolist() == largest.tolist()
+    assert connected(points, weight, 0.04).tolist() == largest.tolist()
     assert not largest.all()

@@ -114,6 +114,18 @@ def test_only_what_is_a_person_in_the_box_goes(walk):
     assert person_mask(empty, box, PersonRules()) is None
 
 
+def test_posters_couches_and_whole_pictures_are_no_persons():
+    poster = {"poster": [((-1.999, -0.4, 0.6), (-1.995, 0.4, 1.9))]}
+    couch = {"couch": [((-1.9, -1.0, 0.0), (-1.0, 1.0, 0.45)), ((-1.9, -1.0, 0.45), (-1.6, 1.0, 0.95))]}
+    for things in (poster, couch, {"person": walker(1.0)}):
+        posed, seen = photograph(EYE, 1, things)
+        rows, columns = np.nonzero(seen == 0)
+        box = np.array([columns.min(), rows.min(), columns.max(), rows.max()], float)
+        assert (person_mask(posed.frame, box, PersonRules()) is None) == ("person" not in things), list(things)
+        whole = np.array([0.0, 0.0, K.width - 1.0, K.height - 1.0])
+        assert person_mask(posed.frame, whole, PersonRules()) is None
+
+
 class Broken(KnowingDetector):
     def detect(self, frame):
         raise RuntimeError("no picture today")

@@ -172,6 +172,10 @@ def test_things_that_are_kept_are_as_if_completed_now(seen, monkeypatch):
     perceptron, completed, kept = Perceptron(config(), lift=lift), [], 0
     complete = lift._complete
     monkeypatch.setattr(lift, "_complete", lambda *given: completed.append(1) or complete(*given))
+    for _ in range(2):  # two frames without objects, of which the second adds nothing to the map
+        T = look_at(np.array([0.0, 0.0, 1.5]), [-2.0, -2.0, 2.4])
+        away, detector.shown[(len(frames) + 1) * 500_000_000] = photograph(T, (len(frames) + 1) * 500_000_000)
+        frames = [*frames, away]
     for posed in frames:
         perceptron.integrate(posed)
         completed.clear()

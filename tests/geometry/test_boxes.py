@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from support.golden import GOLDEN
-from support.random_boxes import random_boxes
+from support.random_boxes import footprint_areas, footprint_iou, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.transforms import make_transform
@@ -151,11 +151,6 @@ def test_mirror_boxes_mirrors_tilted_boxes(axis: int) -> None:
     assert same_solid(bx.mirror_boxes(mirrored, axis), boxes)
 
 
-def test_scale_boxes_scales_corners() -> None:
-    boxes = random_boxes(5)
-    torch.testing.assert_close(bx.corners(bx.scale_boxes(boxes, 1.1)), 1.1 * bx.corners(boxes))
-
-
 # --------------------------------------------------------------------------------------------------------- footprints
 
 
@@ -165,7 +160,7 @@ def test_footprint_is_the_hull_of_the_projected_corners() -> None:
     boxes = random_boxes(60, seed=11)
     for box in boxes:
         hull = ConvexHull(bx.corners(box[None])[0, :, :2].numpy())
-        assert bx.footprint_areas(box[None]).item() == pytest.approx(hull.volume, rel=1e-9)
+        assert footprint_areas(box[None]).item() == pytest.approx(hull.volume, rel=1e-9)
         ours = bx.footprints(box[None])[0].numpy()
         for vertex in hull.points[hull.vertices]:
             assert np.abs(ours - vertex).sum(1).min() < 1e-9
@@ -179,18 +174,18 @@ def test_footprint_overlap_by_hand() -> None:
     overlap = bx.footprint_overlaps(a, b.double())[0]
     octagon = 8 * (math.sqrt(2) - 1)  # a square of side 2 and the same turned by 45 degrees
     torch.testing.assert_close(overlap, torch.tensor([1.0, octagon, 0.0], dtype=torch.float64), atol=1e-6, rtol=0)
-    assert bx.footprint_iou(a, b.double())[0, 0].item() == pytest.approx(1 / 7)
+    assert footprint_iou(a, b.double())[0, 0].item() == pytest.approx(1 / 7)
 
 
 def test_footprint_iou_is_the_iou_of_flattened_boxes_when_upright() -> None:
     boxes = random_boxes(60, seed=12, tilt=0.0)
     flat = bx.flatten_boxes(boxes)
-    torch.testing.assert_close(bx.footprint_iou(boxes, boxes), bx.box_iou(flat, flat), atol=1e-6, rtol=0)
+    torch.testing.assert_close(footprint_iou(boxes, boxes), bx.box_iou(flat, flat), atol=1e-6, rtol=0)
 
 
 def test_footprint_of_boxes_without_area() -> None:
     line = torch.tensor([[0.0, 0, 0, 1, 0, 1, 0.3, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0, 0]], dtype=torch.float64)
-    assert torch.equal(bx.footprint_iou(line, line), torch.zeros(2, 2, dtype=torch.float64))
+    assert torch.equal(footprint_iou(line, line), torch.zeros(2, 2, dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
@@ -232,7 +227,6 @@ def test_golden_box_geometry() -> None:
         T = make_transform(g[f"rotate_{name}_matT"].double().T.numpy(), np.zeros(3))
         turned = bx.corners(bx.transform_boxes(T, boxes))
         torch.testing.assert_close(turned, bx.corners(g[f"rotate_{name}"]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(bx.scale_boxes(boxes, 1.3), g["scaled13"], atol=1e-6, rtol=0)
     assert torch.equal(bx.points_in_boxes(g["fd_points"], boxes[:10]), g["fd_inside_true"])
 
 

@@ -18,6 +18,7 @@ from embodied_perceptron.inference.loading import (
     save_network,
 )
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.language import answer, colors, relations
 from embodied_perceptron.language.query import sentence_reader
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import WeightsError
@@ -146,9 +147,11 @@ def test_language_is_prepared_where_sentences_are_read(task):
 
 def test_the_reader_of_sentences_is_prepared():
     """The robot's first sentence does not wait for ninety megabytes of weights."""
-    sentence_reader.cache_clear()
+    loaded = (sentence_reader, answer._weights, relations._front_weights, colors._distributions)
+    for table in loaded:
+        table.cache_clear()
     Perceptron().prepare_language()
-    assert sentence_reader.cache_info().currsize == 1
+    assert [table.cache_info().currsize for table in loaded] == [1] * len(loaded)
 
 
 def test_images_through_onnx_runtime_are_the_same(weights):

@@ -80,10 +80,10 @@ def test_the_schema_has_every_field_of_the_dataclasses_but_our_own():
     schema = meaning_schema()
     assert {"target", "constraints", "kind", "excluded"} <= set(schema["properties"])
     assert not {"text", "probability", "problem", "others"} & set(schema["properties"])
-    constraint = next(d for name, d in schema["$defs"].items() if name.startswith("Constraint"))
-    assert constraint["properties"]["relation"] == {"$ref": "#/$defs/relation"}
-    assert {"left", "between", "colour", "state"} <= set(schema["$defs"]["relation"]["enum"])
-    for part in (schema, *(d for name, d in schema["$defs"].items() if name != "relation")):
+    constraint = next(d for name, d in schema["$defs"].items() if name.startswith("Constraint") and "enum" not in d)
+    assert constraint["properties"]["relation"] == {"$ref": "#/$defs/Constraint_relation"}
+    assert {"left", "between", "colour", "state"} <= set(schema["$defs"]["Constraint_relation"]["enum"])
+    for part in (schema, *(d for d in schema["$defs"].values() if "enum" not in d)):
         assert part["additionalProperties"] is False
     references = json.dumps(schema).count("#/$defs/")
     assert references >= len(schema["$defs"]) > 3
@@ -117,7 +117,7 @@ def test_another_answer_is_refused_by_the_name_of_its_field(data, message):
         meaning_from_json(data, "the chair")
 
 
-@pytest.mark.parametrize("relation", meaning_schema()["$defs"]["relation"]["enum"])
+@pytest.mark.parametrize("relation", meaning_schema()["$defs"]["Constraint_relation"]["enum"])
 def test_every_meaning_that_is_accepted_has_an_answer(relation):
     chair = {"noun": "chair", "span": "chair"}
     anchors = [{"noun": noun, "span": ""} for noun in ("couch", "unicorn", "anything")]
@@ -341,6 +341,12 @@ def test_names_of_users_do_not_leave_the_robot():
     assert "Anna" not in json.dumps(server.asked)
     assert len(server.asked) == 1
     assert "Anna's throne" in grounding.tagged_text
+
+
+def test_names_of_users_are_known_among_given_objects():
+    named = [dataclasses.replace(o, user_name="Anna's throne") if o.id == 8 else o for o in ROOM]
+    grounding = Grounder(named=True).answer_among(_scene(named), "Anna's throne", named)
+    assert (grounding.status, [o.id for o in grounding.candidates]) == (FOUND, [8])
 
 
 def _scene(objects) -> PublishedScene:

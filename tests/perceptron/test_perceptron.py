@@ -89,12 +89,15 @@ def test_nothing_seen_yet():
     assert perception.grid.cells.size == 0
 
 
-def test_an_object_carried_away_disappears_and_does_not_come_back():
+def test_an_object_carried_away_disappears_and_is_the_same_when_it_is_brought_back():
     perceptron = Perceptron(CONFIG)
     assert [o.id for o in seen(perceptron).objects] == [1]
     gone = seen(perceptron, 25, boxes=(), start=20)
     assert gone.objects == gone.tentative == gone.stale == ()
-    assert [o.id for o in seen(perceptron, 12, start=60).objects] == [2]
+    assert [o.id for o in gone.gone] == [1]
+    back = seen(perceptron, 12, start=60)
+    assert [o.id for o in back.objects] == [1]
+    assert back.gone == ()
 
 
 def test_without_a_floor_nothing_is_called_free():

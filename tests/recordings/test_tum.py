@@ -26,7 +26,6 @@ from embodied_perceptron.recordings.tum import (
     TumWriter,
     parse_stamp,
     read_tum_camera,
-    write_camera_list,
 )
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.synchronizer import BadImage
@@ -134,7 +133,7 @@ def test_several_cameras(tmp_path: Path) -> None:
         write(tmp_path / name, camera=name, mount=CameraMount("base", mount))
     with pytest.raises(RecordingError, match="neither a folder in TUM"):
         open_recording(tmp_path)  # two recordings beside each other are not one of two cameras
-    write_camera_list(tmp_path, ["left", "right"])
+    (tmp_path / "cameras.json").write_text('["left", "right"]')
     recording = open_recording(tmp_path)
     assert isinstance(recording, TumRecording)
     assert recording.cameras == ("left", "right")
@@ -318,7 +317,7 @@ def test_images_outside_of_the_trajectory_are_counted(tmp_path: Path) -> None:
 def test_cameras_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", camera="same")
     write(tmp_path / "b", camera="same")
-    write_camera_list(tmp_path, ["a", "b"])
+    (tmp_path / "cameras.json").write_text('["a", "b"]')
     with pytest.raises(RecordingError, match="two cameras have the same name"):
         TumRecording(tmp_path)
     edit_json(camera="other", world_frame="elsewhere")(tmp_path / "b")
@@ -331,8 +330,6 @@ def test_a_list_of_cameras_that_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "cameras.json").write_text(content)
     with pytest.raises(RecordingError, match=r"cameras\.json"):
         TumRecording(tmp_path)
-    with pytest.raises(ValueError, match="nobody holds no recording"):
-        write_camera_list(tmp_path, ["nobody"])
 
 
 def test_nothing_there(tmp_path: Path) -> None:

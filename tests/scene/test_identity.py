@@ -10,10 +10,14 @@ import pytest
 from support.scenario_world import World, block, chair, couch, table
 from support.scenarios import Robot
 
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import EventKind, ObjectState
 from embodied_perceptron.scene.history import MAX_ENTRIES, extended, from_list, to_list
 from embodied_perceptron.scene.identity import Appearance, match
+from embodied_perceptron.scene.live_map import saw_through
 from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.sensors.frame import RgbdFrame
 
 
 def room(*things):
@@ -195,6 +199,29 @@ def test_memory_of_an_object():
     assert len(json.dumps(entry)) <= 6000
 
 
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_appearance_survives_a_file(count):
+    """Texts of map files are cut at 100 characters: those of an appearance are shorter."""
+    looks, rng = (
+        Appearance(color=np.arange(33, dtype=np.uint8), shape=np.arange(16, dtype=np.uint8)),
+        np.random.default_rng(1),
+    )
+    for _ in range(count):
+        looks._add(rng.normal(size=64).astype(np.float32), rng.normal(size=3), 1.0)
+    robot = Robot(room(chair((-0.8, 0.3))))
+    robot.run(1.5)
+    next(iter(robot.objects._tracks.values())).appearance = looks
+    text = robot.objects.to_json()
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(text)
+    assert objects.to_json() == text
+    again = next(iter(objects._tracks.values())).appearance
+    assert np.allclose(again.views, looks.views, atol=0.01)
+    assert np.allclose(again.directions, looks.directions, atol=0.01)
+    assert (again.color == looks.color).all()
+    assert (again.shape == looks.shape).all()
+
+
 def test_match_is_one_to_one_and_clear():
     winners, probability = match(np.array([[9.0, 9.0, -9.0], [-np.inf, -9.0, 9.0]]))
     assert set(winners) == {1}
@@ -202,3 +229,67 @@ def test_match_is_one_to_one_and_clear():
     assert np.allclose(probability[0, :2], 0.5, atol=1e-3)
     assert match(np.full((2, 2), 9.0))[0] == {}
     assert match(np.zeros((0, 0)))[0] == {}
+
+
+def test_denied_object_stays_denied_after_a_file():
+    thing = chair((-0.8, 0.3), 0.1)
+    robot = Robot(room(thing))
+    robot.run(2)
+    robot.objects.deny(one(robot, thing).id)
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(robot.objects.to_json())
+    robot.objects = objects
+    robot.run(2)
+    assert robot.of(thing) == []
+    assert [c.label for c in objects.corrections.entries] == [""]
+    assert robot.events == []
+
+
+@pytest.mark.parametrize("back_s", [5, 3600])
+def test_clock_set_back_loses_no_event_and_keeps_the_order_of_histories(back_s):
+    old = chair((-0.8, 0.3), 0.1)
+    robot = Robot(room(old))
+    robot.run(3)
+    number = one(robot, old).id
+    carried(robot, old, None, 3.0)
+    told = robot.objects.objects(("gone",))[0]
+    snapshot = robot.perceptron.volume.copy().snapshot()
+    nothing = robot.detector.detections([], snapshot).take(np.zeros(0, int))
+    back_ns = told.history[-1].stamp_ns - back_s * 1_000_000_000
+    events = [e for k in range(80) for e in robot.objects.update(nothing, snapshot, max(back_ns, 0) + k * 100_000_000)]
+    assert [e.kind for e in events if e.id == number] == [EventKind.LEFT]
+    assert kinds(robot, number) == [EventKind.FOUND, EventKind.LEFT]
+    text = robot.objects.to_json()
+    again = ObjectMap(robot.objects.config)
+    again.load_json(text)
+    assert again.to_json() == text
+
+
+def test_many_objects_are_matched_within_bounds():
+    robot = Robot(room(chair((-0.8, 0.3))))
+    robot.run(1.5)
+    data = json.loads(robot.objects.to_json())
+    entry = data["objects"][0]
+    data["objects"] = [
+        {**entry, "id": k, "box": [0.7 * (k % 100), 20 + 0.7 * (k // 100), *entry["box"][2:]]} for k in range(1, 10_001)
+    ]
+    data["next_id"] = 10_001
+    objects = ObjectMap(robot.objects.config)
+    objects.load_json(json.dumps(data))
+    robot.objects = objects
+    robot.run(1.5)
+    assert len(objects) >= 10_001
+    assert not [e for e in robot.events if e.id <= 10_000]
+    assert objects.doubt == ""
+
+
+@pytest.mark.parametrize(
+    ("depth_m", "stamp_ns", "expected"), [(3.0, 5, True), (2.0, 5, False), (0.0, 5, False), (3.0, 20, False)]
+)
+def test_a_box_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, expected):
+    k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
+    depth = np.full((120, 160), depth_m, np.float32)
+    frame = RgbdFrame(stamp_ns, "front", np.zeros((120, 160, 3), np.uint8), depth, k)
+    box = np.array([0.1, 0.0, 2.0, 0.4, 0.4, 0.4, 0.3, 0.0, 0.0])
+    assert saw_through([Keyframe(1, frame, np.eye(4))], box, 10) is expected
+    assert saw_through([], box, 10) is False

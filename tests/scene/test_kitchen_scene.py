@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.random_boxes import footprint_iou
 
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.geometry.boxes import box_iou, footprint_iou
+from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.recordings.tum import TumRecording
 from embodied_perceptron.visualization.top_view import render_top_view
 

@@ -75,9 +75,7 @@ def views_of(thing: SceneObject, keyframes: Sequence[Keyframe]) -> tuple[ObjectV
         u, v = (float(x) for x in _pixels(at.mean(axis=0)[None], frame.intrinsics)[0])
         if inside.min() < _LEAST_PIXELS or not (0 <= u < width and 0 <= v < height):
             continue
-        depth_m = float(
-            frame.depth_m[int(v * frame.depth_m.shape[0] / height), int(u * frame.depth_m.shape[1] / width)]
-        )
+        depth_m = float(frame.depth_m[int(v), int(u)])
         if 0.0 < depth_m < at[:, 2].min() - 0.1:  # something stands before it
             continue
         margin = _MARGIN * (high - low)

@@ -88,6 +88,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
+    explain: Annotated[bool, typer.Option("--explain", help="Add the meaning of each sentence and print it.")] = False,
     config: Annotated[
         Path | None, typer.Option(help="YAML configuration: sections, language: {reader: endpoint, ...} for example.")
     ] = None,
@@ -107,11 +108,15 @@ def ground(
 
         reader = reader_of(load_settings(config).language)
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader)
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader, explain=explain)
         except ValueError as error:  # includes JSON errors
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, (json.dumps(answers, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
+    for answer in answers["answers"] if explain else ():
+        typer.echo(
+            json.dumps({key: answer[key] for key in ("text", "meaning", "status", "reason")}, ensure_ascii=False)
+        )
     ms = [a["ms"] for a in answers["answers"]]
     median = f", median {statistics.median(ms):.1f} ms" if ms else ""
     typer.echo(f"{out}: {len(ms)} answers{median}")

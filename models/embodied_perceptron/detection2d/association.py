@@ -1,4 +1,10 @@
-"""Join lifted detections of the same object over views, and count the views that missed it.
+"""Join the detections of all views to objects by view consensus, and count the views that missed an object.
+
+Two detections of one name are one object when the views that see the surface of both put it into one detection. The
+test projects the surface of one detection into the view of the other and counts it in that view's 2-D boxes, so two
+sides of a table are one table although they share no surface (view consensus: MaskClustering, CVPR 2024). The surface
+of an object is what all of its views have in their boxes: what hides an object in one view, and what lies behind it, is
+beside its box in another view.
 
 The result is a pure function of the current views and map, because views leave with their keyframes and a corrected
 pose changes the lifted detections. A view is one keyframe with the detections of one detector. Existence and name of an
@@ -9,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around, connected, keys_of
 from embodied_perceptron.geometry.boxes import median
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
-    LIFTED_AFFINITY,
+    LIFTED_ONE_BOX_IOU,
     LIFTED_OTHER_NAME_AFFINITY,
     LIFTED_OTHER_NAME_SIZE,
 )
@@ -34,6 +41,19 @@ _ONE_VIEW_SCORE = 0.4  # least score of a candidate of one view
 _PROBES = 48  # points by which a candidate's visibility is judged
 _OWN_M = 0.15  # a probe this far, or the object's size, behind the measured surface is occluded by the object itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured surface: constant, and share of depth
+_INSIDE_SHARE = 0.6  # of the probes that a view sees, in one of its boxes: the view has both in one detection
+_LEAST_SEEN = 0.15  # share of the probes that a view must see to be asked
+_MARGIN_PX, _MARGIN = 2.0, 0.04  # tolerance of a 2-D box: constant, and share of its side
+_HULL_SHARE = 0.7  # share of the views that have a point of an object in their box
+_HULL_VIEWS = 8  # views that are asked, evenly over time
+_HULL_CELL_M = 0.05
+_HULL_POINTS = 4000
+_AROUND = 0.3  # weight of surface in the box that one view does not take for the foreground
+_ENOUGH = 0.9  # least weight times views: the foreground of one view, or other surface of three
+_SAME_VIEW = 4.0  # views that differ, for two detections of one view
+_CONSENSUS = 0.5
+_LEAST_SIGHTINGS = 2.0  # that agree; one may be chance
+_NAME_CELL_M = 0.06  # cells of the surface that two names share
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +73,12 @@ class LiftedView:
     frame: RgbdFrame
     T_world_camera: NDArray[np.float64]
     lifted: Sequence[LiftedDetection]
+
+    @cached_property
+    def camera(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return T_camera_world, and focal lengths and centre."""
+        k = self.frame.intrinsics
+        return invert_transform(self.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy])
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,139 +114,213 @@ class _Items:
 
     of: list[tuple[int, int]]  # view, detection
     lifted: list[LiftedDetection]
-    center: NDArray[np.float64]
-    size: NDArray[np.float64]  # longest side
-    label: NDArray[np.str_]
+    probes: list[NDArray[np.float64]]  # some points of each surface
+    name: NDArray[np.int64]
+    score: NDArray[np.float64]
 
 
 def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
     """Flatten the detections whose surface is still mapped."""
     of = [(v, i) for v, view in enumerate(views) for i in range(len(view.lifted))]
     lifted = [views[v].lifted[i] for v, i in of]
+    probes = [d.probes_m for d in lifted]
     if index is not None and lifted:
-        probes = [d.points_m[:: max(1, len(d.points_m) // _PROBES)] for d in lifted]
         there = index.near(np.concatenate(probes))
         counts = np.array([len(p) for p in probes])
         standing = np.add.reduceat(there.astype(np.int64), np.cumsum(counts) - counts)
-        stands = standing / counts >= _KEPT_SHARE
-        of = [pair for pair, ok in zip(of, stands, strict=True) if ok]
-        lifted = [d for d, ok in zip(lifted, stands, strict=True) if ok]
-    center = np.array([d.box[:3] for d in lifted]).reshape(-1, 3)
-    size = np.array([d.box[3:6].max() for d in lifted])
-    return _Items(of, lifted, center, size, np.array([d.label for d in lifted], dtype=str))
+        rows = np.flatnonzero(standing / counts >= _KEPT_SHARE).tolist()
+        of, lifted, probes = [of[i] for i in rows], [lifted[i] for i in rows], [probes[i] for i in rows]
+    _, name = np.unique(np.array([d.label for d in lifted], dtype=str), return_inverse=True)
+    score = np.array([d.score for d in lifted])
+    return _Items(of, lifted, probes, np.asarray(name, np.int64).reshape(-1), score)
 
 
-def affinities(items: _Items) -> NDArray[np.float64]:
-    """Return (N, N) affinities in [0, 1] of pairs of detections.
+# what a view has of the surface of a detection of another view
+_UNSEEN, _OUTSIDE = -1, -2  # too little of it; it lies in no box of its name
 
-    Large ones: share of the smaller's cells that the other has too. Small ones: a Gaussian of the distance of centres
-    with half of their mean size as width. A small and a large one: 0, unless their sizes are within a factor of two.
+
+def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache | None = None) -> NDArray[np.int64]:
+    """Return (D, V): the detection of the view that has the surface of each detection in its 2-D box.
+
+    -1 where the view does not see it or has no box of its name, -2 where it sees it outside of these boxes. ``cache``
+    holds the pairs of the last call.
     """
-    if len(items.lifted) == 0:
-        return np.zeros((0, 0))
-    cells = [d.distinct_cells_large for d in items.lifted]
-    count = np.array([len(own) for own in cells])
-    _, name = np.unique(items.label, return_inverse=True)
-    result: NDArray[np.float64] = _affinities(
-        items.center,
-        items.size,
-        np.asarray(name, np.int64).reshape(-1),
-        np.concatenate(cells),
-        np.cumsum(count) - count,
-        count,
-    )
+    cache = FitCache() if cache is None else cache
+    local = cache.sighted(items, views)
+    row_of: dict[tuple[int, int], int] = {pair: row for row, pair in enumerate(items.of)}
+    result: NDArray[np.int64] = local.copy()
+    for v, view in enumerate(views):
+        rows = np.array([row_of.get((v, i), _UNSEEN) for i in range(len(view.lifted))] + [_UNSEEN], dtype=np.int64)
+        result[:, v] = np.where(local[:, v] >= 0, rows[local[:, v]], local[:, v])
     return result
 
 
+def _sighted_in(items: _Items, rows: NDArray[np.int64], view: LiftedView) -> NDArray[np.int64]:
+    """Return (R,) a column of :func:`sighted` for some rows, with numbers of the view's detections."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    numbers = {label: n for n, label in enumerate(dict.fromkeys(d.label for d in view.lifted))}
+    names = np.array([numbers.get(items.lifted[r].label, -1) for r in rows], dtype=np.int64)
+    points = np.concatenate([items.probes[r] for r in rows])
+    count = np.array([len(items.probes[r]) for r in rows])
+    boxes = _grown(np.array([d.box_px for d in view.lifted]).reshape(-1, 4))
+    box_name = np.array([numbers[d.label] for d in view.lifted], dtype=np.int64)
+    out: NDArray[np.int64] = _sighted(points, count, names, *view.camera, view.frame.depth_m, boxes, box_name)
+    return out
+
+
+def _grown(boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Enlarge (E, 4) boxes by the tolerance of a detector's box."""
+    sides = boxes_px[:, 2:] - boxes_px[:, :2]
+    margin = _MARGIN_PX + _MARGIN * sides
+    return np.concatenate([boxes_px[:, :2] - margin, boxes_px[:, 2:] + margin], axis=1)
+
+
 @njit(cache=True, nogil=True)
-def _affinities(
-    center: NDArray[np.float64],
-    size_m: NDArray[np.float64],
+def _pixel(
+    point: NDArray[np.float64], T: NDArray[np.float64], k: NDArray[np.float64], depth_m: NDArray[np.float32]
+) -> tuple[float, float, bool]:
+    """Return the pixel of a world point, and True when the view sees it: it lies on the measured surface."""
+    z = T[2, 0] * point[0] + T[2, 1] * point[1] + T[2, 2] * point[2] + T[2, 3]
+    if z < 0.05:
+        return 0.0, 0.0, False
+    u = (T[0, 0] * point[0] + T[0, 1] * point[1] + T[0, 2] * point[2] + T[0, 3]) / z * k[0] + k[2]
+    v = (T[1, 0] * point[0] + T[1, 1] * point[1] + T[1, 2] * point[2] + T[1, 3]) / z * k[1] + k[3]
+    column, row = int(np.floor(u + 0.5)), int(np.floor(v + 0.5))
+    if column < 0 or row < 0 or column >= depth_m.shape[1] or row >= depth_m.shape[0]:
+        return u, v, False
+    measured = depth_m[row, column]
+    return u, v, measured > 0 and abs(z - measured) <= _SURFACE_M + _SURFACE_SHARE * z
+
+
+@njit(cache=True, nogil=True)
+def _sighted(
+    points: NDArray[np.float64],
+    count: NDArray[np.int64],
     name: NDArray[np.int64],
-    cells: NDArray[np.int64],
-    first: NDArray[np.int64],
-    size: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """Compute :func:`affinities` from centres, longest sides, numbers of names, and cells in ascending order: ``size``
-    many from ``first`` for each detection."""
-    count = len(size)
-    result = np.zeros((count, count))
-    for i in range(count):
-        for j in range(i + 1):
-            small = (size_m[i] < _SMALL_M) + (size_m[j] < _SMALL_M)
-            ratio = min(size_m[i], size_m[j]) / max(size_m[i], size_m[j])
-            if small == 1 and ratio <= 0.5:
+    T: NDArray[np.float64],
+    k: NDArray[np.float64],
+    depth_m: NDArray[np.float32],
+    boxes_px: NDArray[np.float64],
+    box_name: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Compute one column of :func:`sighted`, with row numbers of ``boxes_px``."""
+    out = np.full(len(count), _UNSEEN)
+    inside = np.zeros(len(boxes_px), np.int64)
+    end = 0
+    for i in range(len(count)):
+        start, end = end, end + count[i]
+        own = np.flatnonzero(box_name == name[i])
+        if len(own) == 0:
+            continue
+        seen, best = 0, -1
+        inside[:] = 0
+        for p in range(start, end):
+            u, v, visible = _pixel(points[p], T, k, depth_m)
+            seen += visible
+            for e in own:
+                inside[e] += visible and boxes_px[e, 0] <= u <= boxes_px[e, 2] and boxes_px[e, 1] <= v <= boxes_px[e, 3]
+        if seen < max(4.0, _LEAST_SEEN * count[i]):
+            continue
+        out[i] = _OUTSIDE
+        smallest = 0.0
+        for e in own:
+            if inside[e] < _INSIDE_SHARE * seen or inside[e] < 0.9 * inside.max():
                 continue
-            if small == 2:
-                apart2 = 0.0
-                for axis in range(3):
-                    apart2 += (center[i, axis] - center[j, axis]) ** 2
-                width = max(0.25 * (size_m[i] + size_m[j]), 0.04)
-                value = np.exp(-0.5 * apart2 / width**2)
-            elif i == j:
-                value = size[i] / max(size[i], 1)
-            else:
-                value = _shared(cells, first[i], size[i], first[j], size[j]) / max(min(size[i], size[j]), 1)
-            if name[i] == name[j]:
-                allowed = value >= LIFTED_AFFINITY
-            else:
-                allowed = value >= LIFTED_OTHER_NAME_AFFINITY and ratio >= LIFTED_OTHER_NAME_SIZE
-            if allowed:
-                result[i, j] = result[j, i] = value
-    return result
+            area = (boxes_px[e, 2] - boxes_px[e, 0]) * (boxes_px[e, 3] - boxes_px[e, 1])
+            if best < 0 or area < smallest:
+                best, smallest = int(e), area
+        if best >= 0:
+            out[i] = best
+    return out
 
 
-@njit(cache=True, nogil=True)
-def _shared(cells: NDArray[np.int64], a: int, a_count: int, b: int, b_count: int) -> int:
-    """Count the common cells of two ascending lists."""
-    a_end, b_end = a + a_count, b + b_count
-    if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
-        return 0
-    both = 0
-    while a < a_end and b < b_end:
-        if cells[a] < cells[b]:
-            a += 1
-        elif cells[a] > cells[b]:
-            b += 1
-        else:
-            both += 1
-            a += 1
-            b += 1
-    return both
+def group_detections(
+    seen: NDArray[np.int64], view: NDArray[np.int64], name: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Group detections of one name by view consensus.
 
+    Two groups are joined, the most supported first, while at least half of the views of one that see the surface of the
+    other agree that both are one detection.
 
-def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Group detections greedily by descending score: each joins the group of the highest mean affinity or starts one.
+    Args:
+        seen: (D, V) of :func:`sighted`; view, name: (D,) of each detection.
 
-    Returns the rows of each group; independent of the order of rows where scores differ.
+    Returns the rows of each group.
     """
-    group_of = _group_numbers(affinity, np.argsort(-scores, kind="stable"))
-    order = np.argsort(group_of, kind="stable")
-    edges = np.searchsorted(group_of[order], np.arange(group_of.max(initial=-1) + 2))
-    return [order[a:b] for a, b in pairwise(edges)]
+    groups = []
+    for number in range(int(name.max(initial=-1)) + 1):
+        rows = np.flatnonzero(name == number)
+        group_of = _joined_groups(rows, seen[np.ix_(rows, view[rows])], view[rows])
+        order = np.argsort(group_of, kind="stable")
+        edges = np.flatnonzero(np.diff(group_of[order], prepend=-1, append=len(rows)))
+        groups += [rows[order[a:b]] for a, b in pairwise(edges)]
+    return groups
 
 
 @njit(cache=True, nogil=True)
-def _group_numbers(affinity: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (N,) group numbers of the rows, in order of creation."""
-    count = len(order)
-    group_of = np.full(count, -1, np.int64)
-    total = np.zeros((count, count))  # (groups, N) sum of the affinities with each group's members
-    touching = np.zeros((count, count), np.int64)  # and how many of them are not zero
-    size = np.zeros(count, np.int64)
-    groups = 0
-    for i in order:
-        best, highest = groups, 0.0
-        for group in range(groups):
-            if touching[group, i] >= 0.5 * size[group] and total[group, i] / size[group] > highest:
-                best, highest = group, total[group, i] / size[group]
-        groups = max(groups, best + 1)
-        group_of[i] = best
-        size[best] += 1
-        for j in range(count):
-            total[best, j] += affinity[i, j]
-            touching[best, j] += affinity[i, j] > 0
-    return group_of
+def _joined_groups(rows: NDArray[np.int64], seen: NDArray[np.int64], view: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (n,) the group of each detection, by its first member; ``seen[i, j]`` of the view of detection j."""
+    n = len(rows)
+    agree, differ = np.zeros((n, n)), np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if i == j:
+                continue
+            if view[i] == view[j]:
+                differ[i, j] = _SAME_VIEW
+            elif seen[i, j] == rows[j]:
+                agree[i, j] += 1.0
+                agree[j, i] += 1.0
+            elif seen[i, j] != _UNSEEN:
+                differ[i, j] += 1.0
+                differ[j, i] += 1.0
+    group = np.arange(n)
+    best, value = np.zeros(n, np.int64), np.zeros(n)
+    for i in range(n):
+        best[i], value[i] = _best_partner(agree, differ, group, i)
+    while n:
+        a = np.argmax(value)
+        if value[a] <= 0.0:
+            break
+        b = best[a]
+        a, b = min(a, b), max(a, b)
+        agree[a] += agree[b]
+        differ[a] += differ[b]
+        agree[:, a], differ[:, a] = agree[a], differ[a]
+        for i in range(n):
+            if group[i] == b:
+                group[i] = a
+        value[b] = 0.0
+        for i in range(n):
+            if group[i] == i and (i == a or best[i] == a or best[i] == b):
+                best[i], value[i] = _best_partner(agree, differ, group, i)
+            elif group[i] == i:
+                new = _consensus(agree[i, a], differ[i, a])
+                if new > value[i]:
+                    best[i], value[i] = a, new
+    return group
+
+
+@njit(cache=True, nogil=True)
+def _consensus(agree: float, differ: float) -> float:
+    """Return the weight of joining two groups; 0 = they are not one object."""
+    if agree < _LEAST_SIGHTINGS or agree < _CONSENSUS * (agree + differ):
+        return 0.0
+    return agree * agree / (agree + differ)
+
+
+@njit(cache=True, nogil=True)
+def _best_partner(
+    agree: NDArray[np.float64], differ: NDArray[np.float64], group: NDArray[np.int64], i: int
+) -> tuple[int, float]:
+    best, value = 0, 0.0
+    for j in range(len(group)):
+        if j != i and group[j] == j:
+            new = _consensus(agree[i, j], differ[i, j])
+            if new > value:
+                best, value = j, new
+    return best, value
 
 
 def find_candidates(
@@ -240,14 +340,60 @@ def find_candidates(
     cache = FitCache() if cache is None else cache
     cache.begin()
     items = _items(views, index)
-    scores = np.array([d.score for d in items.lifted])
-    groups = group_detections(affinities(items), scores)
-    # a single detection of low score is no candidate
-    groups = [rows for rows in groups if len(rows) > 1 or scores[rows[0]] >= _ONE_VIEW_SCORE]
-    groups.sort(key=lambda rows: -float(scores[rows].sum()))
+    view = np.array([v for v, _ in items.of], dtype=np.int64)
+    groups = group_detections(sighted(items, views, cache), view, items.name)
+    # a single detection of low score is no candidate, nor one that the image border cuts
+    groups = [g for g in groups if len(g) > 1 or (items.score[g[0]] >= _ONE_VIEW_SCORE and not items.lifted[g[0]].cut)]
+    groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
+    joined = _join_names(items, groups, candidates)
+    if len(joined) < len(groups):
+        candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
     return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
+
+
+def _join_names(
+    items: _Items, groups: list[NDArray[np.int64]], candidates: Sequence[Candidate]
+) -> list[NDArray[np.int64]]:
+    """Join groups of different names that are one object under several names, the best first.
+
+    They share most of their surface and have similar sizes, and no detector reports both as two boxes of one image.
+    """
+    cells = [np.unique(keys_of(c.points_m, _NAME_CELL_M)) for c in candidates]
+    ends_m = [(c.points_m.min(axis=0), c.points_m.max(axis=0)) for c in candidates]
+    size = [float(c.box[3:6].max()) for c in candidates]
+    result: list[tuple[int, NDArray[np.int64]]] = []  # first of its candidates, rows
+    for j, rows in enumerate(groups):
+        for k, (i, others) in enumerate(result):
+            apart = (ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)
+            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
+            if apart.any() or not alike or items.name[rows[0]] in items.name[others]:
+                continue
+            shared = len(np.intersect1d(cells[i], cells[j], assume_unique=True))
+            fewer = min(len(cells[i]), len(cells[j]))
+            if shared >= LIFTED_OTHER_NAME_AFFINITY * fewer and not _reported_apart(items, others, rows):
+                result[k] = i, np.concatenate([others, rows])
+                break
+        else:
+            result.append((j, rows))
+    return [rows for _, rows in result]
+
+
+def _reported_apart(items: _Items, a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """True when most images in which one detector reports both have them in different boxes."""
+    of_view = {items.of[r][0]: items.lifted[r].box_px for r in a.tolist()}
+    apart = [
+        _iou_px(of_view[items.of[r][0]], items.lifted[r].box_px) < LIFTED_ONE_BOX_IOU
+        for r in b.tolist()
+        if items.of[r][0] in of_view
+    ]
+    return sum(apart) > 0.5 * len(apart)
+
+
+def _iou_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    both = float(np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0.0)))
+    return both / (float(np.prod(a[2:] - a[:2])) + float(np.prod(b[2:] - b[:2])) - both)
 
 
 def missed_views(
@@ -274,17 +420,41 @@ class FitCache:
         self._surfaces: list[NDArray[np.float64]] = []
         self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
         self._visible = np.zeros((0, 0), dtype=np.uint8)
+        self._sighted: tuple[list[LiftedDetection], list[tuple[int, int, int]], NDArray[np.int64]] = (
+            [],
+            [],
+            np.zeros((0, 0), np.int64),
+        )
 
     def begin(self) -> None:
         """Drop entries that the previous call did not use."""
         self._last, self._now = self._now, {}
 
-    def fit(self, members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
+    def fit(self, members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> _Fit:
         """Fit a group; the key is the identity of its detections, which the entry keeps alive."""
         key = (round(yaw_rad * 1e3), *map(id, members))
         known = self._last.get(key)
-        self._now[key] = _fit(members, of, small, yaw_rad) if known is None else known
+        self._now[key] = _fit(members, of, yaw_rad) if known is None else known
         return self._now[key]
+
+    def sighted(self, items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
+        """Compute (D, V) numbers of the views' detections for the pairs that the last call did not have."""
+        detections, keys, last = self._sighted
+        known_row = {id(d): row for row, d in enumerate(detections)}
+        known_column = {key: column for column, key in enumerate(keys)}
+        now = [(id(v.frame), id(v.T_world_camera), id(v.lifted)) for v in views]
+        row = np.array([known_row.get(id(d), -1) for d in items.lifted], dtype=np.int64)
+        result = np.full((len(row), len(views)), _UNSEEN)
+        old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
+        for v, (key, view) in enumerate(zip(now, views, strict=True)):
+            column = known_column.get(key)
+            rows = new if column is not None else np.arange(len(row))
+            if column is not None:
+                result[old, v] = last[row[old], column]
+            result[rows, v] = _sighted_in(items, rows, view)
+        self._sighted = items.lifted, now, result
+        self._alive = list(views)  # keys are identities
+        return result
 
     def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.uint8]:
         """Compute :func:`fully_visible` for the surfaces and views that the last call did not have."""
@@ -313,9 +483,11 @@ class _Fit:
     whole: bool
 
 
-def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
-    """Join detections; ``of`` is the view of each."""
-    points = agreed_points(members, small)
+def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> _Fit:
+    """Join detections; ``of`` is the view of each. The order of views does not matter."""
+    order = sorted(range(len(members)), key=lambda m: (of[m].key, of[m].source, members[m].row))
+    members, of = [members[m] for m in order], [of[m] for m in order]
+    points = hull_points(members, of)
     best: dict[tuple[str, str, int], float] = {}  # (detector, name, view) -> score
     for view, detection in zip(of, members, strict=True):
         key = view.source, detection.label, view.key
@@ -333,23 +505,66 @@ def _candidate(
     """Make a candidate of a group."""
     numbers = rows.tolist()
     members, of = [items.lifted[r] for r in numbers], tuple(items.of[r] for r in numbers)
-    small = median(items.size[rows]) < _SMALL_M
-    fit = cache.fit(members, [views[view] for view, _ in of], small, yaw_rad)
+    fit = cache.fit(members, [views[view] for view, _ in of], yaw_rad)
     return Candidate(fit.points_m, fit.box, fit.reported, whole=fit.whole, members=of)
 
 
-def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
-    """Return (K, 3) points in cells that a quarter of the detections share, two at least of four or more.
+def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) -> NDArray[np.float64]:
+    """Return (K, 3) points of an object: surface that its views have in their 2-D boxes, connected.
 
-    This removes background of single views. Returns all points where fewer than 10 are shared.
+    ``of`` is the view of each member. What one view alone has is its foreground.
     """
-    cells = np.concatenate([d.cells_small if small else d.cells_large for d in members])
-    distinct = [d.distinct_cells_small if small else d.distinct_cells_large for d in members]
-    every, votes = np.unique(np.concatenate(distinct), return_counts=True)
-    needed = max(share * len(members), 2 if len(members) >= 4 else 1)
-    agreed = votes[np.searchsorted(every, cells)] >= needed
-    points = np.concatenate([d.points_m for d in members])
-    return points[agreed] if np.count_nonzero(agreed) >= 10 else points
+    size = median(np.array([d.box[3:6].max() for d in members]))
+    cell_m = _HULL_CELL_M if size >= _SMALL_M else _HULL_CELL_M / 2
+    front = np.concatenate([d.points_m for d in members])
+    points = np.concatenate([front, *(d.around_m for d in members)])
+    step = 1 + len(points) // _HULL_POINTS
+    weight = np.where(np.arange(len(points)) < len(front), 1.0, _AROUND)[::step]
+    points = points[::step]
+    _, first, cell = np.unique(keys_of(points, cell_m), return_index=True, return_inverse=True)
+    weight = np.bincount(cell, weights=weight) / np.bincount(cell)
+    points = points[first]
+    seen, inside = sightings(points, members, of)
+    share = inside / np.maximum(seen, 1.0)
+    kept = (share >= _HULL_SHARE) & (weight * np.minimum(inside, 3.0) >= _ENOUGH)
+    if np.count_nonzero(kept) < 10:
+        return front
+    points, weight = points[kept], (weight * share)[kept]
+    return points[connected(points, weight, 2.5 * cell_m)]
+
+
+def sightings(
+    points_m: NDArray[np.float64], members: Sequence[LiftedDetection], of: Sequence[LiftedView]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (K,) the number of views that see each point, and of those that have it in their 2-D box.
+
+    ``of`` is the view of each member; of many views some are asked, evenly over time.
+    """
+    seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
+    chosen = np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int))
+    for m in map(int, chosen):
+        view, box_px = of[m], _grown(members[m].box_px[None])[0]
+        T_camera_world, k = view.camera
+        _in_box(points_m, T_camera_world, k, view.frame.depth_m, box_px, seen, inside)
+    return seen, inside
+
+
+@njit(cache=True, nogil=True)
+def _in_box(
+    points: NDArray[np.float64],
+    T: NDArray[np.float64],
+    k: NDArray[np.float64],
+    depth_m: NDArray[np.float32],
+    box_px: NDArray[np.float64],
+    seen: NDArray[np.float64],
+    inside: NDArray[np.float64],
+) -> None:
+    """Count for each point whether the view sees it, and has it in the box."""
+    for p in range(len(points)):
+        u, v, visible = _pixel(points[p], T, k, depth_m)
+        if visible:
+            seen[p] += 1.0
+            inside[p] += box_px[0] <= u <= box_px[2] and box_px[1] <= v <= box_px[3]
 
 
 def fully_visible(

@@ -177,6 +177,8 @@ def fuse(
         posterior = hypothesis.posterior
         if posterior is None:
             posterior = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
+            if hypothesis.prior is not None and not any(one.reported for one in hypothesis.evidence):
+                posterior = _with_sure_name(hypothesis.prior, posterior)
         exists = sum(posterior.values())
         if hypothesis.prior is None and exists < min_probability:
             continue
@@ -211,6 +213,16 @@ def fuse(
         tuple(posteriors[i] for i in order),
         network.certainty,
     )
+
+
+def _with_sure_name(prior: Mapping[str, float], posterior: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the posterior after missed detections alone: they speak against the object, not for another name, where
+    the network has a sure name."""
+    exists = sum(prior.values())
+    if max((p for name, p in prior.items() if name != UNNAMED), default=0.0) < NAME_SHARE * exists:
+        return posterior
+    left = min(sum(posterior.values()) / exists, 1.0)
+    return {name: p * left for name, p in prior.items()}
 
 
 def _moved(score: float, before: float | None, after: float) -> float:
@@ -349,26 +361,33 @@ def _some(views: Sequence[LiftedView]) -> list[LiftedView]:
 
 def surface_in(boxes: NDArray[np.float64], snapshot: VoxelSnapshot) -> list[NDArray[np.float64] | None]:
     """Return (K, 3) some of the map's points in each (B, 9) box; None where there are too few."""
-    # the snapshot is sorted by x; a quarter of the map is enough
-    points = snapshot.mean_point_m[::_THINNED].copy()
-    x_m = points[:, 0].copy()
-    surfaces = [_surface(box, points, x_m, snapshot.voxel_size_m) for box in boxes]
+    surface = MapSurface(snapshot)
+    surfaces = [surface.within(box) for box in boxes]
     return [surface if len(surface) >= _MIN_SURFACE else None for surface in surfaces]
 
 
-def _surface(
-    box: NDArray[np.float64], points_m: NDArray[np.float32], x_m: NDArray[np.float32], margin_m: float
-) -> NDArray[np.float64]:
-    """Return (K, 3) some of the map's points in a (9,) box; ``points_m`` are sorted by the voxel of their x."""
-    reach = float(np.linalg.norm(box[3:6])) / 2 + margin_m
-    # same dtype as the column, or searchsorted converts all of it
-    first, last = np.searchsorted(x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
-    # tilt is ignored: the points only serve to judge visibility
-    rows = _rows_inside(
-        points_m[first:last], box[:3], box[3:6] / 2 + margin_m, float(np.cos(box[6])), float(np.sin(box[6]))
-    )
-    few: NDArray[np.float64] = points_m[first + rows[:: 1 + len(rows) // _PROBES]].astype(np.float64)
-    return few
+class MapSurface:
+    """A quarter of the points of a map, which is enough for visibility.
+
+    Args:
+        snapshot: the map, sorted by x.
+    """
+
+    def __init__(self, snapshot: VoxelSnapshot) -> None:
+        self._points_m = snapshot.mean_point_m[::_THINNED].copy()
+        self._x_m = self._points_m[:, 0].copy()
+        self._margin_m = snapshot.voxel_size_m
+
+    def within(self, box: NDArray[np.float64], limit: int = _PROBES) -> NDArray[np.float64]:
+        """Return (K, 3) about ``limit`` points in a (9,) box; its tilt is ignored."""
+        reach = float(np.linalg.norm(box[3:6])) / 2 + self._margin_m
+        # same dtype as the column, or searchsorted converts all of it
+        ends = np.searchsorted(self._x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
+        points = self._points_m[ends[0] : ends[1]]
+        half = box[3:6] / 2 + self._margin_m
+        rows = _rows_inside(points, box[:3], half, float(np.cos(box[6])), float(np.sin(box[6])))
+        few: NDArray[np.float64] = points[rows[:: 1 + len(rows) // limit]].astype(np.float64)
+        return few
 
 
 @njit(cache=True, nogil=True)

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.geometry.boxes import median, trimmed_bounds
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.suppression import SHAPE_SHARE
-from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, world_to_voxel
+from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
@@ -316,9 +315,7 @@ NO_FOREGROUND = "no_foreground"  # nothing differs from the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
 _DIRECTION_POINTS = 200
-
-
-SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells for joining views of small and large objects
+_PROBES = 24
 
 
 @dataclass(frozen=True)
@@ -375,28 +372,14 @@ class LiftedDetection:
     size_px: float
     row: int
     plausibility: float
+    box_px: NDArray[np.float64]
+    around_m: NDArray[np.float64]
+    sides_known: NDArray[np.bool_]
 
     @cached_property
-    def cells_small(self) -> NDArray[np.int64]:
-        """Return (K,) the key of each point's cell of 0.02 m."""
-        keys: NDArray[np.int64] = keys_of(self.points_m, SMALL_CELL_M)
-        return keys
-
-    @cached_property
-    def cells_large(self) -> NDArray[np.int64]:
-        """Return (K,) the key of each point's cell of 0.06 m."""
-        keys: NDArray[np.int64] = keys_of(self.points_m, LARGE_CELL_M)
-        return keys
-
-    @cached_property
-    def distinct_cells_small(self) -> NDArray[np.int64]:
-        """Return (C,) the distinct keys, ascending."""
-        return distinct_keys(self.cells_small)
-
-    @cached_property
-    def distinct_cells_large(self) -> NDArray[np.int64]:
-        """Return (C,) the distinct keys, ascending."""
-        return distinct_keys(self.cells_large)
+    def probes_m(self) -> NDArray[np.float64]:
+        """Return (P, 3) about 24 points of the surface."""
+        return np.ascontiguousarray(self.points_m[:: 1 + len(self.points_m) // _PROBES])
 
 
 def lift_view(
@@ -447,21 +430,24 @@ def lift_view(
             continue
         sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
-        cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        known = sides_inside(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        cut = not known.all()
         if prior is not None:
             side_m = median(samples.depth_m[within]) * float(sides_px.max()) / focal
             if not _possible_side(side_m, prior, cut):
                 drops[BAD_GEOMETRY] += 1
                 continue
-        points = foreground(
-            samples.take(within),
+        inner, ring = samples.take(within), samples.take(~within)
+        front, around_rows = foreground(
+            inner,
             offset[samples.row[within]],
-            samples.take(~within),
+            ring,
             float(sides_px.max()) / focal,
             floor_z_m,
             prior,
             rules,
         )
+        points, around = inner.points_m[front], inner.points_m[around_rows]
         if len(points) < rules.min_points:
             drops[NO_FOREGROUND] += 1
             continue
@@ -471,7 +457,21 @@ def lift_view(
             drops[BAD_GEOMETRY] += 1
             continue
         score = float(found.scores[row])
-        lifted.append(LiftedDetection(label, score, points, box, cut, float(sides_px.min()), row, plausibility))
+        lifted.append(
+            LiftedDetection(
+                label,
+                score,
+                points,
+                box,
+                cut,
+                float(sides_px.min()),
+                row,
+                plausibility,
+                found.boxes_px[row],
+                around,
+                known,
+            )
+        )
     return lifted, drops
 
 
@@ -485,10 +485,10 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
     return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
 
 
-def touches_border(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> bool:
-    """True when a (4,) box reaches the image border."""
-    low, high = box_px[:2].min(), np.array([width, height]) - 0.5 - box_px[2:]
-    return bool(low < margin_px - 0.5 or high.min() < margin_px)
+def sides_inside(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> NDArray[np.bool_]:
+    """Return (4,) True for sides of a box that do not reach the image border."""
+    high = np.array([width, height]) - 0.5 - box_px[2:]
+    return np.concatenate([box_px[:2] >= margin_px - 0.5, high >= margin_px])
 
 
 def sample_pixels(
@@ -567,8 +567,8 @@ def foreground(
     floor_z_m: float,
     prior: ClassPrior | None,
     rules: LiftRules,
-) -> NDArray[np.float64]:
-    """Return (K, 3) points of the detected object.
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of the points of the detected object, and of other points at a plausible height.
 
     Args:
         inner: surface within the box.
@@ -585,27 +585,30 @@ def foreground(
         if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
             keep = height_m > -rules.floor_m
         keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
-    if np.count_nonzero(keep) < rules.min_points:
-        return np.zeros((0, 3))
+    nothing = np.zeros(0, np.int64)
+    possible = np.flatnonzero(keep)
+    if len(possible) < rules.min_points:
+        return nothing, possible
     weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the centre of a box most often shows the object
     if weight[keep].sum() < rules.min_share * weight.sum():
-        return np.zeros((0, 3))
+        return nothing, possible
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
     small = prior.small if prior is not None else angle * depth_m < 0.6
     if small:
         keep = _without_support(inner, ring, keep, depth_m, prior, rules)
-    if np.count_nonzero(keep) < rules.min_points:
-        return np.zeros((0, 3))
-    points, weight, depths = inner.points_m[keep], weight[keep], inner.depth_m[keep]
+    rows = np.flatnonzero(keep)
+    if len(rows) < rules.min_points:
+        return nothing, possible
+    points, weight, depths = inner.points_m[rows], weight[rows], inner.depth_m[rows]
     spacing_m = angle * median(depths) / rules.side_samples
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
-    part = _largest_cluster(points, weight, cell_m)
-    points = points[part]
+    part = connected(points, weight, cell_m)
+    rows, points = rows[part], points[part]
     if prior is not None:  # points further from the centre than the object's length are of another object
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
-        points = points[np.linalg.norm(points - center, axis=1) <= reach]
-    return points
+        rows = rows[np.linalg.norm(points - center, axis=1) <= reach]
+    return rows, np.setdiff1d(possible, rows, assume_unique=True)
 
 
 def _weighted_median(values: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
@@ -651,7 +654,7 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
     return median(z_m[(z_m >= low + best * bin_m) & (z_m < low + (best + 2) * bin_m)])
 
 
-def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
+def connected(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
     """Return (K,) a mask of the connected part of most weight; cells of ``cell_m`` that touch are connected."""
     result: NDArray[np.bool_] = _cluster(points_m, weight, cell_m)
     return result
@@ -659,7 +662,7 @@ def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64],
 
 @njit(cache=True, nogil=True)
 def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """Compiled :func:`_largest_cluster`; on equal weight the part of the lowest x (then y, z) of a cell."""
+    """Compiled :func:`connected`; on equal weight the part of the lowest x (then y, z) of a cell."""
     cell = np.empty((len(points_m), 3), np.int64)
     for i in range(len(points_m)):
         for axis in range(3):
@@ -721,79 +724,3 @@ def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float
     if size[1] > size[0]:
         size, yaw_rad = size[[1, 0, 2]], yaw_rad + np.pi / 2
     return np.array([*center, *size, (yaw_rad + np.pi / 2) % np.pi - np.pi / 2, 0.0, 0.0])
-
-
-_SMALL_M = 0.5
-_INSIDE_M = 0.04  # tolerance of a point inside of a shape
-_MIN_PLAUSIBILITY = -3.0
-_MAX_HIDDEN_M = 0.9  # largest gap above the floor that occlusion explains
-
-
-def complete_box(
-    box: NDArray[np.float64],
-    points_m: NDArray[np.float64],
-    label: str,
-    shapes: NDArray[np.float64],
-    floor_z_m: float,
-    priors: ClassPriors,
-) -> tuple[NDArray[np.float64], bool]:
-    """Complete the box of a candidate by the map.
-
-    A large object takes the shape that holds most of its points if its size is plausible for the name. Otherwise an
-    object that stands on the floor is extended down to it. Small and mounted objects are seen whole and stay unchanged.
-
-    Args:
-        box: (9,) upright box around the points.
-        points_m: (K, 3) surface.
-        label: canonical name.
-        shapes: (B, 9) of the map.
-        floor_z_m: height of the floor.
-        priors: size priors of names.
-
-    Returns the (9,) box, and whether it is a shape of the map.
-    """
-    prior = priors.get(label)
-    small = prior.small if prior is not None else float(box[3:6].max()) < _SMALL_M
-    if small or (prior is not None and prior.mounted in ("wall", "ceiling")):
-        return box, False
-    chosen = _best_shape(shapes, points_m, label, floor_z_m, priors)
-    if chosen is not None:
-        return chosen, True
-    bottom_m = box[2] - box[5] / 2
-    if prior is not None and prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
-        top_m = box[2] + box[5] / 2
-        extended: NDArray[np.float64] = box.copy()
-        extended[2], extended[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
-        return extended, False
-    return box, False
-
-
-def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (B,) the share of the points in each (B, 9) upright box, with a tolerance."""
-    few = points_m[:: 1 + len(points_m) // 300]
-    offset = few[:, None] - boxes[None, :, :3]  # (K, B, 3)
-    c, s = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
-    half = boxes[:, 3:6] / 2 + _INSIDE_M
-    inside = np.abs(offset[..., 2]) <= half[:, 2]
-    inside &= np.abs(c * offset[..., 0] + s * offset[..., 1]) <= half[:, 0]
-    inside &= np.abs(c * offset[..., 1] - s * offset[..., 0]) <= half[:, 1]
-    share: NDArray[np.float64] = inside.mean(axis=0)
-    return share
-
-
-def _best_shape(
-    shapes: NDArray[np.float64], points_m: NDArray[np.float64], label: str, floor_z_m: float, priors: ClassPriors
-) -> NDArray[np.float64] | None:
-    """Return the (9,) plausible shape that holds most of the points; None without one."""
-    best, chosen = 0.0, None
-    shares = _shares(shapes, points_m)
-    for number in np.flatnonzero(shares >= SHAPE_SHARE):
-        shape, share = shapes[number], shares[number]
-        # unseen parts make a shape small; nothing makes it large
-        fit = priors.log_plausibility(label, shape, floor_z_m, whole=False)
-        if fit < _MIN_PLAUSIBILITY:
-            continue
-        value = float(share) * float(np.exp(0.25 * fit))
-        if value > best:
-            best, chosen = value, shape
-    return None if chosen is None else chosen.copy()

@@ -1,7 +1,8 @@
 """Masking of people: depth of detected persons is removed from a frame before fusion.
 
 A detector runs on some frames per second at fusion, because fused points disappear only when seen through. Within a
-person's box the nearest surface around the centre is the person; other frames show the background. Frames in between
+person's box the nearest surface around the centre is the person; other frames show the background. Geometry decides
+too: what is flat with its surroundings is a picture, and what is broader than people is furniture. Frames in between
 mask the last location of each person, enlarged by a walking distance.
 """
 
@@ -33,7 +34,9 @@ class PersonRules:
     Attributes:
         rate_hz: detector images per second of each camera's stamps.
         min_score: of the detector.
-        side_m: smallest and largest side of the 2-D box at the person's depth.
+        side_m: smallest and largest long side of the 2-D box at the person's depth.
+        width_m, lying_m: largest short side of a person who is higher than wide, and of one who is wider than high.
+        flat_share: share of the surroundings that continue the chest's plane, from which the person is a picture.
         gap_m: depth gap that separates a person from the background.
         margin_m: masked depth in front of and behind a person.
         thick_m: from the chest's depth to a person's furthest part.
@@ -47,6 +50,9 @@ class PersonRules:
     rate_hz: float = 5.0
     min_score: float = 0.4
     side_m: tuple[float, float] = (0.3, 2.6)
+    width_m: float = 1.3
+    lying_m: float = 0.75
+    flat_share: float = 0.6
     gap_m: float = 0.2
     margin_m: float = 0.1
     thick_m: float = 0.5
@@ -221,7 +227,7 @@ class PersonMask:
 
 
 def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np.bool_] | None:
-    """Return the (H, W) mask of the person in a (4,) box; None without depth or for an implausible size.
+    """Return the (H, W) mask of the person in a (4,) box; None without depth, for an implausible size or a picture.
 
     Uses the depth of the chest, because at the feet the floor connects the person with the background.
     """
@@ -238,8 +244,11 @@ def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np
     if number is None:
         return None
     near = groups[number]
-    extent_m = float(sides.max()) * float(np.median(near)) / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
-    if not rules.side_m[0] <= extent_m <= rules.side_m[1]:
+    sides_m = sides * float(np.median(near)) / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
+    widest_m = rules.width_m if sides[1] >= sides[0] else rules.lying_m
+    if not rules.side_m[0] <= sides_m.max() <= rules.side_m[1] or sides_m.min() > widest_m:
+        return None
+    if _continued_share(frame.depth_m, box_px) >= rules.flat_share:
         return None
     low, high = near[0] - rules.margin_m, max(near[-1] + rules.margin_m, float(np.median(near)) + rules.thick_m)
     if number + 1 < len(groups):  # the next group is the background
@@ -249,6 +258,27 @@ def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np
     mask = np.zeros((height, width), dtype=bool)
     mask[window] = (frame.depth_m[window] >= low) & (frame.depth_m[window] <= high)
     return mask if mask.any() else None
+
+
+def _continued_share(depth_m: NDArray[np.float32], box_px: F64) -> float:
+    """Return the share of the depth left and right of a box that lies in the plane of its middle; 0 without depth.
+
+    The inverse depth of a plane is linear in the pixel coordinates.
+    """
+    height, width = depth_m.shape
+    sides = box_px[2:] - box_px[:2]
+    span = _span(box_px[0] - 0.2 * sides[0], box_px[2] + 0.2 * sides[0], width)
+    rows, columns = np.mgrid[_span(box_px[1], box_px[3], height), span]
+    z = depth_m[rows, columns].astype(np.float64)
+    known = (z > 0) & np.isfinite(z)
+    middle = known & (np.abs(columns - (box_px[0] + box_px[2]) / 2) <= 0.3 * sides[0])
+    beside = known & ((columns < box_px[0]) | (columns > box_px[2]))
+    if middle.sum() < 20 or beside.sum() < 20:
+        return 0.0
+    A = np.stack([np.ones(z.shape), columns / width, rows / height], axis=-1)
+    plane, *_ = np.linalg.lstsq(A[middle], 1.0 / z[middle], rcond=None)
+    off = np.abs(z * (A @ plane) - 1.0)  # relative distance from the plane
+    return min(float((off[beside] < 0.03).mean()), float((off[middle] < 0.03).mean()))
 
 
 def _span(low: float, high: float, size: int) -> slice:

@@ -14,26 +14,35 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates
+from embodied_perceptron.detection2d.association import (
+    Candidate,
+    FitCache,
+    LiftedView,
+    find_candidates,
+    sightings,
+)
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector, UnknownImageError
+from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
     DetectorBelief,
     FusionContext,
     Hypothesis,
     LiftedObject,
+    MapSurface,
     evidence_of,
     find_hypotheses,
     fuse,
     plausibilities,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, VoxelIndex, complete_box, lift_view
+from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, VoxelIndex, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels, RegionEncoder, mean_embedding
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.scheduler import (
@@ -44,7 +53,7 @@ from embodied_perceptron.detection2d.scheduler import (
     TooLateError,
 )
 from embodied_perceptron.geometry.suppression import distinct_lifted
-from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
+from embodied_perceptron.inference.class_priors import ClassPriors, detector_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
@@ -67,6 +76,7 @@ _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
 _SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # new keyframes, or share of voxels, after which shapes are recomputed
 _SAME_VOXELS = 0.02
+_COMPLETION_PROBES = 200
 _FITTING = -1.0  # log-plausibility of a box of a whole object
 
 
@@ -205,7 +215,7 @@ class DetectionLift:
     ) -> None:
         self.persons = persons
         self.settings = settings if settings is not None else LiftSettings()
-        self.priors = priors if priors is not None else shipped_priors()
+        self.priors = priors if priors is not None else detector_priors()
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
         self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = (
@@ -237,6 +247,7 @@ class DetectionLift:
         self._floor_z_m: float | None = None
         self._shapes = np.zeros((0, 9))
         self._shapes_cut = False  # computed since the last renewal
+        self._surface: MapSurface | None = None  # of the map then
         self._yaw_rad = 0.0
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
         self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
@@ -446,10 +457,12 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
+            self._surface = MapSurface(snapshot)
             self._completed = {}
         found, vocabularies = [found for *_, found in known], self._vocabularies()
-        self.lifted_objects = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
-        self.objects = _joined(self.lifted_objects, self.settings.min_probability)
+        lifted = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
+        self.lifted_objects = _distinct(lifted, 0.0, one_name=True)
+        self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
@@ -665,8 +678,22 @@ class DetectionLift:
 
         belief = belief_in(candidate.box)
         label, _ = _likeliest(belief.posterior)
-        box, by_shape = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
+        members = [self.views[v].lifted[i] for v, i in candidate.members]
+        of = [self.views[v] for v, _ in candidate.members]
+        cameras = [view.camera for view in of]
+        box = grow_to_views(candidate.box, members, cameras, prior, floor_z_m)
+        box, by_shape = complete_box(
+            box,
+            candidate.points_m,
+            label,
+            self._shapes,
+            floor_z_m,
+            self.priors,
+            None if self._surface is None else partial(self._surface.within, limit=_COMPLETION_PROBES),
+            lambda points: sightings(points, members, of),
+            np.mean([T[2, :3] for T, _ in cameras], axis=0),
+        )
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))
@@ -724,8 +751,10 @@ def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:
     )
 
 
-def _joined(objects: Sequence[LiftedObject], min_probability: float) -> tuple[LiftedObject, ...]:
-    """Select objects of at least that probability; of overlapping ones the most probable."""
+def _distinct(
+    objects: Sequence[LiftedObject], min_probability: float, one_name: bool = False
+) -> tuple[LiftedObject, ...]:
+    """Select objects of at least that probability; of overlapping ones (of one name) the most probable."""
     order = sorted((o for o in objects if o.probability >= min_probability), key=lambda o: -o.probability)
     boxes = np.array([o.box for o in order]).reshape(-1, 9)
-    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))
+    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order], one_name))

@@ -186,11 +186,6 @@ def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Ten
     return make_boxes(centers, b[:, 3:6], M[:3, :3] @ rotations(b)).to(boxes.dtype)
 
 
-def scale_boxes(boxes: Tensor, factor: float) -> Tensor:
-    """Scale the world by ``factor`` about the origin."""
-    return torch.cat([boxes[:, :6] * factor, boxes[:, 6:]], dim=-1)
-
-
 def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
     """Mirror the world: coordinate ``axis`` (0, 1, 2) changes sign. Valid for tilted boxes.
 
@@ -344,26 +339,12 @@ def footprints(boxes: Tensor) -> Tensor:
     return torch.cat([start, start + torch.cumsum(steps, dim=1)], dim=1)
 
 
-def footprint_areas(boxes: Tensor) -> Tensor:
-    """(N, 9) -> (N,) area of the projections, square metres."""
-    p = footprints(boxes)
-    q = p.roll(-1, dims=1)
-    return 0.5 * (p[..., 0] * q[..., 1] - p[..., 1] * q[..., 0]).sum(1)
-
-
 def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
     """(N, 9), (M, 9) -> (N, M) common area of the projections, square metres."""
     pa = footprints(check_boxes(a, "a").detach().to("cpu", torch.float64))
     pb = footprints(check_boxes(b, "b").detach().to("cpu", torch.float64))
     area = overlap.convex_overlap_areas(pa.contiguous().numpy(), pb.contiguous().numpy())
     return torch.from_numpy(area).to(a.device, a.dtype)
-
-
-def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (M, 9) -> (N, M) IoU of the projections."""
-    inter = footprint_overlaps(a.double(), b.double())
-    union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
-    return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ _PIECE_END_M = 0.1  # tolerance of top and bottom for an unnamed part
 DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolov5": 0.45, "yolox": 0.45}
 
 # lifted 2-D detections
-LIFTED_AFFINITY = 0.25  # share of common cells of two detections of one name
-LIFTED_OTHER_NAME_AFFINITY = 0.5  # of two names
+LIFTED_OTHER_NAME_AFFINITY = 0.5  # share of common cells of objects of two names that are one
 LIFTED_OTHER_NAME_SIZE = 0.4  # least ratio of sizes: a cup is not part of its table
+LIFTED_ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 SHAPE_SHARE = 0.5  # share of an object's points in a shape of the map
 _LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside for one name, of equal objects
 _FUSED_SAME_NAME_IOU, _FUSED_OTHER_NAME_IOU = 0.15, 0.25  # a box of the network and a lifted one
@@ -346,8 +346,8 @@ def fusion_affinity(network: F64, lifted: F64, same_name: NDArray[np.bool_], unn
     return result
 
 
-def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
-    """Return rows of (N, 9) lifted boxes, given best first, without duplicates of a better one."""
+def distinct_lifted(boxes: F64, labels: Sequence[str], one_name: bool = False) -> list[int]:
+    """Return rows of (N, 9) lifted boxes, given best first, without duplicates of a better one (of its name)."""
     if len(boxes) == 0:
         return []
     thick = thickened(boxes)
@@ -356,7 +356,7 @@ def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
     for i, label in enumerate(labels):
         alike = [j for j in kept if labels[j] == label]
         inside = any(max(share[i, j], share[j, i]) >= _LIFTED_ONE_SHARE for j in alike)
-        if not inside and all(iou[i, j] < _LIFTED_ONE_IOU for j in kept):
+        if not inside and all(iou[i, j] < _LIFTED_ONE_IOU for j in (alike if one_name else kept)):
             kept.append(i)
     return kept
 

@@ -18,11 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch  # its import takes seconds, and players and readers of recordings never need it
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -302,8 +304,8 @@ def pack_site_keys(samples: torch.Tensor, coords: torch.Tensor) -> torch.Tensor:
     Coordinates must lie in [-MAX_SITE_COORDINATE, MAX_SITE_COORDINATE]; outside of it keys are undefined (the
     constructors of sparse tensors check).
     """
-    c = coords.to(torch.int64) + _SITE_OFFSET
-    keys = (samples.to(torch.int64) << (3 * SITE_BITS)) | (c[:, 0] << (2 * SITE_BITS))
+    c = coords.long() + _SITE_OFFSET
+    keys = (samples.long() << (3 * SITE_BITS)) | (c[:, 0] << (2 * SITE_BITS))
     return keys | (c[:, 1] << SITE_BITS) | c[:, 2]
 
 
@@ -330,10 +332,12 @@ def site_steps(steps: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def constant(values: tuple[int | float, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """A short vector that is brought to a device once, never to be written to."""
+def constant(values: tuple[int | float, ...], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A short vector that is brought to a device once, never to be written to; ``dtype``: None = int64."""
+    import torch
+
     with torch.inference_mode(False):
-        return torch.tensor(values, dtype=dtype, device=device)
+        return torch.tensor(values, dtype=dtype or torch.int64, device=device)
 
 
 def site_key_step(dx: int, dy: int, dz: int) -> int:
@@ -358,4 +362,4 @@ def floor_site_keys(keys: torch.Tensor, stride: int) -> torch.Tensor:
     if stride & (stride - 1) == 0:  # the offset is a multiple of any power of two: clearing low bits is the floor
         return keys & site_key_mask(stride)
     samples, coords = unpack_site_keys(keys)
-    return pack_site_keys(samples, torch.div(coords, stride, rounding_mode="floor") * stride)
+    return pack_site_keys(samples, coords.div(stride, rounding_mode="floor") * stride)

@@ -24,7 +24,9 @@ from embodied_perceptron.results import Detections, VoxelSnapshot
 
 _FOLDER = Path(__file__).parent
 _SIZES = ("long_m", "short_m", "height_m", "bottom_m", "top_m")
-_WIDER = 1.3  # real objects vary more than the counted ones
+_WIDER, _HIGHER_M = 1.3, 0.1  # real objects vary more than the counted ones
+# and still more where a detector names them; things on the floor stay there
+_DETECTED_WIDER, _DETECTED_HIGHER_M = 1.6, 0.5
 _SLACK_M = 0.05  # noise of a measured edge
 _SOFTNESS = 0.2  # of the logarithm of a size beyond its range: one standard deviation
 _HEIGHT_SOFTNESS_M = 0.1
@@ -123,26 +125,36 @@ class ClassPriors:
         return float(max(total, _WORST))
 
 
-def _widened(entry: dict[str, Any]) -> ClassPrior:
-    """Prior with wider ranges than the counted quantiles."""
+def _widened(entry: dict[str, Any], wider: float, higher_m: float) -> ClassPrior:
+    """Prior with wider ranges than the counted quantiles, and higher ones for what does not stand on the floor."""
     ranges = {}
     for name in _SIZES:
         low, _, high = entry[name]
-        ranges[name] = (max(0.0, low / _WIDER), high * _WIDER)
-    bottom, top = ranges["bottom_m"], ranges["top_m"]
-    ranges["bottom_m"], ranges["top_m"] = (bottom[0], bottom[1] + 0.1), (top[0], top[1] + 0.1)
-    mounted = entry["mounted"]
-    return ClassPrior(**ranges, mounted=max(sorted(mounted), key=lambda where: mounted[where]))
+        ranges[name] = (max(0.0, low / wider), high * wider)
+    mounted = max(sorted(entry["mounted"]), key=lambda where: entry["mounted"][where])
+    bottom, top, more_m = ranges["bottom_m"], ranges["top_m"], _HIGHER_M if mounted == "floor" else higher_m
+    ranges["bottom_m"], ranges["top_m"] = (bottom[0], bottom[1] + more_m), (top[0], top[1] + more_m)
+    return ClassPrior(**ranges, mounted=mounted)
 
 
 @lru_cache(maxsize=1)
 def shipped_priors() -> ClassPriors:
     """Priors from the tables of this package."""
+    return _from_tables(_WIDER, _HIGHER_M, ("classes",))
+
+
+@lru_cache(maxsize=1)
+def detector_priors() -> ClassPriors:
+    """Wider priors, for names that a 2-D detector reports: its images show more kinds than homes have."""
+    return _from_tables(_DETECTED_WIDER, _DETECTED_HIGHER_M, ("classes", "detected"))
+
+
+def _from_tables(wider: float, higher_m: float, sections: tuple[str, ...]) -> ClassPriors:
     counted = json.loads((_FOLDER / "class_sizes.json").read_text(encoding="utf-8"))["classes"]
-    by_hand = json.loads((_FOLDER / "class_ranges.json").read_text(encoding="utf-8"))["classes"]
+    by_hand = json.loads((_FOLDER / "class_ranges.json").read_text(encoding="utf-8"))
     names = json.loads((_FOLDER / "class_names.json").read_text(encoding="utf-8"))["names"]
-    priors = {label: _widened(entry) for label, entry in counted.items()}
-    for label, entry in by_hand.items():
+    priors = {label: _widened(entry, wider, higher_m) for label, entry in counted.items()}
+    for label, entry in (pair for section in sections for pair in by_hand[section].items()):
         ranges = {name: (float(entry[name][0]), float(entry[name][1])) for name in _SIZES}
         priors[label] = ClassPrior(**ranges, mounted=entry["mounted"])
     return ClassPriors(priors, names)

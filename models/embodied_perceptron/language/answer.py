@@ -340,7 +340,7 @@ class _Answer:
         conditions = [c for c in meaning.constraints if c.weight >= 1.0 and c.relation != "state"]
         words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
-        if vocabulary is None and not self.is_long and noun in VOCABULARY:
+        if vocabulary is None and not self.is_long and is_known_noun(noun, self.labels):
             self.least_kind = _SAME_KIND
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
@@ -443,7 +443,7 @@ class _Answer:
         if not order:
             return order, share, fits
         sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
-        if fits[order[0]] < _HARDLY or evidence.category[order[0]] < _SAME_THING:
+        if fits[order[0]] < _HARDLY:
             sure *= _RELATED
         return order, share * (sure * self._understood(evidence) / share[0]), fits
 
@@ -614,7 +614,7 @@ class _Answer:
         noun = meaning.target.noun
         best = float(evidence.category[order].max())
         chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
-        if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
+        if best < _SAME_KIND and meaning.kind != "object" and is_known_noun(noun, self.labels):
             return GroundingStatus.NOT_FOUND, (), _no(noun)
         superlative = [
             c for c in meaning.constraints if c.is_superlative and c.weight >= 1.0 and c.relation not in _SHARED
@@ -872,7 +872,7 @@ class Traits:
             math.log(self.weakest + 0.05),
             float(self.unsure_view),
             float(self.missing),
-            self.kind,
+            math.log(self.kind + 0.05),
             math.log10(max(self.reading, _LEAST_READING)),
         )
 
@@ -1181,7 +1181,7 @@ class Grounder:
 
     def answer_among(self, scene: PublishedScene, text: str, objects: Sequence[SceneObject]) -> Grounding:
         """Answer a sentence about some objects, gone ones too, by their labels, names and colours alone."""
-        query = Query(text).parsed({o.label for o in objects})
+        query = Query(text)  # read below: names of users are replaced before
         colors = partial(_colors, scene.voxels)
         by_name = with_user_names(query, objects)
         if by_name is not None:
@@ -1193,8 +1193,13 @@ class Grounder:
 
         Raises what loading raises; the first sentence then tries again.
         """
-        Query("the chiar by the red tabel").parsed(())  # misspelled words are looked up in every table
+        boxes = np.array([[0.0, 0.0, 0.4, 0.5, 0.5, 0.8, 0.0, 0.0, 0.0], [1.0, 0.0, 0.4, 1.0, 0.6, 0.8, 0.0, 0.0, 0.0]])
+        objects = [SceneObject(k + 1, label, 0.9, boxes[k]) for k, label in enumerate(("stool", "couch"))]
+        # misspelled words are looked up in every table, and a side and a colour use all the others
+        ground_objects("the chiar left of the red coush", objects, colors=partial(_colors, None))
         likelihood_of_label("chair", "stool")
+        if self.reader is not None:
+            self.reader.prepare()
         inference = self.inference
         if inference is None:
             return

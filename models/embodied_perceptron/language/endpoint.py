@@ -134,7 +134,9 @@ def meaning_schema() -> Schema:
             fields = _fields(hint, levels)
             definitions[name] = {
                 "type": "object",
-                "properties": {n: named(n, of(f.hint, f.limits, levels)) for n, f in fields.items()},
+                "properties": {
+                    n: named(f"{hint.__name__}_{n}", of(f.hint, f.limits, levels)) for n, f in fields.items()
+                },
                 "required": [n for n, f in fields.items() if f.required],
                 "additionalProperties": False,
             }
@@ -320,30 +322,17 @@ def _described(cls: type) -> str:
     return f"{cls.__name__}:\n" + "\n".join(lines)
 
 
-def _classes(cls: type, levels: _Levels) -> dict[type, None]:
-    """``cls`` and the dataclasses within it, in order."""
-    levels, found = _deeper(levels, cls), {cls: None}
-    for f in _fields(cls, levels).values():
-        for inner in (f.hint, *typing.get_args(f.hint)):
-            if dataclasses.is_dataclass(inner):
-                found |= _classes(typing.cast(type, inner), levels)
-    return found
-
-
 @lru_cache(maxsize=1)
 def instructions() -> str:
     """The constant part of every request: the task, the fields and examples. No sentence and no label changes it."""
-    parts = [_TASK, *(_described(cls) for cls in _classes(Meaning, _LEVELS)), "Examples:"]
+    parts = [_TASK, *(_described(cls) for cls in (Meaning, ObjectPhrase, Constraint, SpeakerViewpoint)), "Examples:"]
     for text in _EXAMPLES:
         meaning = embedded_meaning(text, ())
         parts.append(f"{text}\n{json.dumps(meaning_to_json(meaning))}")
     return "\n".join(parts)
 
 
-_Form = dict[str, Any]
-
-
-def _forms() -> tuple[_Form, ...]:
+def _forms() -> tuple[dict[str, Any], ...]:
     """Ways to ask for the schema, the strictest first: servers refuse those that they do not know."""
     schema = meaning_schema()
     return (
@@ -424,14 +413,21 @@ class EndpointReader:
         _LOG.log(level, "%s; the embedded reader reads the sentences", problem)
         return embedded_meaning(text, labels), f"{problem}: the embedded reader read the sentence"
 
+    def prepare(self) -> None:
+        """Make the instructions; nothing is sent."""
+        instructions()
+
     def _asked(self, text: str, labels: Sequence[str]) -> Any:
         """The model's answer. Raises :class:`EndpointError`."""
-        until_s = time.monotonic() + self.options.limit_s
         if time.monotonic() < self._paused_until_s:
             raise EndpointError("the endpoint failed a moment ago and is not asked")
-        forms = _forms()
+        # what changes comes last, so that servers keep the processed instructions
+        asked = json.dumps({"sentence": text, "labels": list(labels)}, ensure_ascii=False)
+        messages = [{"role": "system", "content": instructions()}, {"role": "user", "content": asked}]
+        request = {"model": self.options.model, "messages": messages, "temperature": 0, "max_tokens": _MAX_TOKENS}
+        until_s, forms = time.monotonic() + self.options.limit_s, _forms()
         for k in range(self._form, len(forms)):
-            status, body = self._post(self._body(text, labels, forms[k]), until_s)
+            status, body = self._post(json.dumps({**request, **forms[k]}).encode(), until_s)
             if status == 200:
                 self._form = k  # for later sentences too
             if status not in _REFUSED_FORM:
@@ -448,18 +444,6 @@ class EndpointReader:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise EndpointError("the endpoint's answer is not JSON") from None
 
-    def _body(self, text: str, labels: Sequence[str], form: _Form) -> bytes:
-        """The request; what changes comes last, so that servers keep the processed instructions."""
-        asked = json.dumps({"sentence": text, "labels": list(labels)}, ensure_ascii=False)
-        body = {
-            "model": self.options.model,
-            "messages": [{"role": "system", "content": instructions()}, {"role": "user", "content": asked}],
-            "temperature": 0,
-            "max_tokens": _MAX_TOKENS,
-            **form,
-        }
-        return json.dumps(body).encode()
-
     def _post(self, body: bytes, until_s: float) -> tuple[int, bytes]:
         """Status and body of the answer. A thread waits for it: no single time-out of sockets bounds the whole."""
         left_s = until_s - time.monotonic()
@@ -467,8 +451,8 @@ class EndpointReader:
             raise self._late()
         if not self._free.acquire(blocking=False):
             raise EndpointError(f"{_MAX_CALLS} requests to the endpoint still wait")
-        https = self._url.scheme == "https"
-        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
+        client = http.client
+        kind = client.HTTPSConnection if self._url.scheme == "https" else client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=left_s)
         result: list[tuple[int, bytes] | Exception] = []
 
@@ -488,19 +472,15 @@ class EndpointReader:
         thread.start()
         thread.join(left_s)
         if not result:
-            sock = connection.sock
-            if sock is not None:  # wakes the thread
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError, AttributeError):  # closed meanwhile, or not open yet
+                connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
             raise self._late()
         answer = result[0]
         if isinstance(answer, TimeoutError):
             raise self._late()
         if isinstance(answer, Exception):
             self._paused_until_s = time.monotonic() + self.pause_s
-            ended = isinstance(answer, (http.client.HTTPException, ConnectionError)) and not isinstance(
-                answer, ConnectionRefusedError
-            )
+            ended = isinstance(answer, (http.client.HTTPException, ConnectionResetError, BrokenPipeError))
             why = "ended the connection without an answer" if ended else f"cannot be reached ({type(answer).__name__})"
             raise EndpointError(f"the endpoint {why}")
         if len(answer[1]) > _MAX_RESPONSE_BYTES:

@@ -273,6 +273,8 @@ _FOR_SOMETHING = _SOMETHING | frozenset(  # first words of a use
     ("places", "thing", "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything",
      "the", "a")
 )  # fmt: skip
+_CLAUSE = frozenset(("that", "which", "you", "for", "to", "we", "i", "people", "one"))  # inside a description by a use
+_LEAST_CLAUSE = 3  # words
 _ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
 _ONES = frozenset(("one", "ones"))
 _ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
@@ -334,7 +336,6 @@ _SIZE_REACH = 4  # most words from a length to the dimension that it measures
 _COMPARATIVES = {"closest": "nearer", "farthest": "farther"}
 _FROM = frozenset(("from", "away", "off"))
 _HAVING = frozenset(("with", "has", "having"))
-_BACKWARDS = frozenset(("it", "them"))
 _COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
 _TO_THE_FLOOR = 4  # most words from a length to "the floor" that it is measured from
 _FACING, _AT_MOST = word_set("facing"), word_set("at_most")
@@ -363,8 +364,7 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         graph = _with_unwanted(_apart(_repeated(_moved(graph, words, self.labels), words), words), words)
-        graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
-        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)), words)
+        self.graph = _about_target(_with_denied(_numbered(_with_unread(graph, words), words)), words)
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
@@ -559,16 +559,18 @@ class Decoder:
         """
         for place in places:
             tokens = self._tokens(place)
-            if not known or (len(tokens) > 1 and tokens[0] in _FOR_SOMETHING):
+            if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):
                 serves = serving(tokens, self.labels)
                 if serves:
                     return serves
         related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
-        alone = any(len(tokens) == 1 and tokens[0] in _SOMETHING for tokens in map(self._tokens, places))
-        if known or related or not alone:
+        clause = any(place.last - place.first >= _LEAST_CLAUSE for place in places)
+        alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
+        if known or related or not (alone or clause):
             return ""
-        sentence = _sentence_around([w.text for w in self.words], places[0])
-        return serving(sentence, self.labels)
+        texts = [w.text for w in self.words]
+        serves = serving(_sentence_around(texts, places[0]), self.labels)
+        return serves or (serving(texts, self.labels) if clause else "")  # "it is raining. What should I take?"
 
     def _unread(self, number: int) -> tuple[str, ...]:
         """Words between article and noun of the target that the map cannot check: "the velvet chair"."""
@@ -612,14 +614,12 @@ class Decoder:
         bare |= {singular(t) for t in bare}
         if not bare & _PARTS or bare & set(self.labels):
             return ""
-        of = next((t for t in predicates if t.name != "same-colour" and t.others and self._tokens(t)[0] == "of"), None)
-        whole = None if of is None else of.others[0]
         last = max((p.last for p in self.graph.entities if p.number == number), default=len(self.words))
-        apart = any(t.first == last for t in predicates)  # "of the same colour as"
-        if of is None and not apart and [w.text for w in self.words[last : last + 1]] == ["of"]:
-            whole = next((p.number for p in self.graph.entities if p.first > last), None)
-        named = None if whole is None else self._nouns.get(whole)
-        return "" if named is None else named[0]
+        if any(t.first == last and t.name == "same-colour" for t in predicates):  # "of the same colour as"
+            return ""
+        behind = self.words[last : last + 1 + _MOST_BEFORE]
+        whole = lexicon().mentions(behind[1:], self.labels) if [w.text for w in behind[:1]] == ["of"] else []
+        return whole[0].noun if whole else ""
 
     def _part_before(self, phrase: ObjectPhrase) -> str:
         """The part asked for ("the edge of the table") where the target is read as the whole; empty without a part, and
@@ -849,7 +849,8 @@ class Decoder:
 
     def _absolute(self, c: Constraint) -> Constraint:
         """ "How many baskets stand on the floor": all on the floor, not the lowest one."""
-        if c.relation != "low" or not self.text[slice(*c.span)].lower().endswith(("floor", "ground")):
+        behind = [w.text for w in self.words if c.span[0] <= w.start][:_SIZE_REACH]
+        if c.relation != "low" or _FLOORS.isdisjoint(behind):
             return c
         return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
 
@@ -996,7 +997,8 @@ def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     related = {o for t in predicates for o in t.others}
     ranked = {t.owner for t in predicates if t.name == "rank"}
     for k, r in enumerate(predicates):  # "the fourth closest chair to the table"
-        order = _EXTREMES.get(words[r.first].text, "") if r.name == "rank" and r.last == r.first + 1 else ""
+        alone = r.name in ("rank", "nearest-me", "farthest-me") and r.last == r.first + 1
+        order = _EXTREMES.get(words[r.first].text, "") if alone else ""
         free = next((t for t in graph.entities if t.kind == LANDMARK and t.number not in related), None)
         if order and free is not None:
             predicates[k] = replace(r, name=order, others=(free.number,))
@@ -1013,62 +1015,6 @@ def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
         if texts[:1] == ["from"] and t.number in ranked and behind is not None and behind.number not in related:
             predicates.append(Predicate(t.last, t.last + 1, "closest", t.number, (behind.number,)))
     return replace(graph, predicates=tuple(predicates))
-
-
-def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
-    """Read "on the couch's left" as the couch's own side, independent of the speaker's viewpoint."""
-    owner = next((k for k, w in enumerate(words) if w.end - w.start > len(w.text)), None)
-    behind = [] if owner is None else [w.text for w in words[owner + 1 : owner + 3]]
-    side = next((name for name in behind[: 1 + (behind[:1] == ["own"])] if name in ("left", "right")), "")
-    target = next((t.number for t in graph.entities if t.kind == TARGET and not t.first <= (owner or 0) < t.last), None)
-    if (
-        owner is None
-        or not side
-        or target is None
-        or not _PARTS.isdisjoint(w.text for w in words[owner + 2 : owner + 4])
-    ):
-        return graph  # "the table's left leg" is no side
-    entities = [t for t in graph.entities if not t.first <= owner < t.last]
-    number = 1 + max(t.number for t in graph.entities)
-    end = owner + 2 + behind.index(side)
-    predicates = [
-        t for t in graph.predicates if (t.last <= owner or t.first >= end) and t.last != owner - 1
-    ]  # words of this relation
-    predicates.append(Predicate(owner + 1, owner + 1 + len(behind), f"own-{side}", target, (number,)))
-    return replace(
-        graph, entities=(*entities, Entity(owner, owner + 1, LANDMARK, number)), predicates=tuple(predicates)
-    )
-
-
-def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
-    """Reverse a relation whose pronoun refers to its owner: in "the chair with a trumpet on it" the trumpet is on the
-    chair."""
-
-    def turned(t: Predicate) -> Predicate:
-        if len(t.others) != 1 or t.owner == NO_ENTITY or t.name not in _CONVERSE or t.last >= len(words):
-            return t
-        texts = relation_words().phrases.get(tuple(w.text for w in words[t.first : t.last]))
-        if words[t.last].text not in _BACKWARDS or t.name == "with" or texts == _CONVERSE[t.name]:
-            return t  # the last condition: already reversed
-        behind = next((p.number for p in graph.entities if p.first == t.last), None)
-        before = [p.number for p in graph.entities if p.last <= t.first and p.number in (t.owner, t.others[0])]
-        if behind == t.others[0] or before[:1] != [t.owner] or before[-1:] != [t.others[0]]:
-            return t
-        return replace(t, name=_CONVERSE[t.name])
-
-    return replace(graph, predicates=tuple(turned(t) for t in graph.predicates))
-
-
-def _in_order(graph: SentenceGraph) -> SentenceGraph:
-    """Give the order from a side to the entity with the ordinal: the ordinal counts along this order."""
-    ranked = {t.owner for t in graph.predicates if t.name == "rank"}
-    if len(ranked) != 1:
-        return graph
-    (owner,) = ranked
-    predicates = tuple(
-        replace(t, owner=owner) if t.name in ("from-left", "from-right") else t for t in graph.predicates
-    )
-    return replace(graph, predicates=predicates)
 
 
 def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:

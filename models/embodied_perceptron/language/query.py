@@ -39,6 +39,7 @@ from embodied_perceptron.language.meaning import (
     LANDMARK,
     NEGATION,
     NO_ENTITY,
+    RELATIONS,
     TARGET,
     TWO_SIDED,
     WITH_OTHER,
@@ -66,6 +67,10 @@ class MeaningReader(Protocol):
 
     def read(self, text: str, labels: Iterable[str]) -> tuple[Meaning, str]:
         """The meaning of ``text``, and a note about the reading for the reason of the answer, or ""."""
+        ...
+
+    def prepare(self) -> None:
+        """Load what the first sentence needs."""
         ...
 
 
@@ -522,6 +527,8 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem="a length cannot be negative", invalid=True)
     words = corrected(words, labels)
     graphs = _graphs(sentence_reader(), in_usual_letters(text))
+    least = _COMPLETE_SHARE * graphs[0].probability  # a reading whose relations all have their landmarks is preferred
+    graphs = tuple(sorted(graphs, key=lambda g: g.probability < least or _lacks_landmark(g)))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
     return replace(first, others=_distinct(first, others))
 
@@ -533,6 +540,10 @@ def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return with_states(read_meaning(words, labels))
 
     return read_question(text, read) or read(text)
+
+
+def _lacks_landmark(graph: SentenceGraph) -> bool:
+    return any(t.name in RELATIONS and t.name not in WITHOUT_OTHER and not t.others for t in graph.predicates)
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
@@ -561,6 +572,7 @@ def _says_less(other: Meaning, first: Meaning) -> bool:
 READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensors"
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
+_COMPLETE_SHARE = 0.5  # of the best reading's probability
 _MOST_OTHERS = 3  # alternative readings
 _SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
+from embodied_perceptron.language.endpoint import meaning_to_json
 from embodied_perceptron.language.query import MeaningReader, Query
 from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.recordings.plain_values import words
@@ -53,6 +54,11 @@ class DetectedScene:
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
+
+    def meaning(self, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
+        """The meaning of a sentence as JSON values; without fields at their default."""
+        meaning = Query(text).parsed({o.label for o in self.objects}, reader).meaning
+        return {} if meaning is None else meaning_to_json(meaning)
 
     def answer(self, scene: str, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
         """One entry of the answers file; for NOT_FOUND with the closest boxes. ``reader`` as in :meth:`ground`."""
@@ -132,8 +138,9 @@ def answer_file(
     data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
     reader: MeaningReader | None = None,
+    explain: bool = False,
 ) -> dict[str, Any]:
-    """Answer all queries of a scenes file in order; ``reader``: None = the embedded one.
+    """Answer all queries of a scenes file in order; ``reader``: None = the embedded one; ``explain``: add meanings.
 
     Raises ``ValueError`` for an invalid file.
     """
@@ -147,6 +154,8 @@ def answer_file(
     for i, query in enumerate(queries):
         if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
             raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
-        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", ""), reader))
+        scene, text = known[query["scene"]], query.get("text", "")
+        meaning = {"meaning": scene.meaning(text, reader)} if explain else {}
+        answers.append(scene.answer(query["scene"], text, reader) | meaning)
         progress(i + 1, len(queries))
     return {"answers": answers}

@@ -412,7 +412,8 @@ class Scorer:
                 holds = pairs.mean_of_best(quality * several[pairs.anchor], 3)
         if self.noun == ANYTHING and c.relation in _BESIDE:  # the table before the couch, not the books on it
             carried, on = self.g.related("on", self.rows, self.rows)
-            under = carried.best((on > 0.5) * carried.different * np.sqrt(holds[carried.anchor]))
+            there: F64 = np.sqrt(holds)[carried.anchor] * (on > 0.5)
+            under = carried.best(there * carried.different)
             holds = holds * (1.0 - _CARRIED * under)
         return ConstraintScore(c, holds)
 
@@ -420,7 +421,8 @@ class Scorer:
         """(N,) metres from each target to the nearest anchor, searched within ``reach_m``."""
         pairs = self.g.near(self.rows, np.flatnonzero(weight >= 0.5 * float(weight.max())), reach_m)
         apart = pairs.distance_xy if centres else pairs.gap
-        return -pairs.best(-np.where(pairs.different, apart, np.inf), none=-1e3)
+        nearest = pairs.best(-np.where(pairs.different, apart, np.inf).astype(np.float64), none=-1e3)
+        return np.asarray(-nearest)
 
     def _in_state(self, state: str) -> F64:
         """(N,) probability that each object has the state; NaN = unknown."""
@@ -478,15 +480,15 @@ class Scorer:
         """Store pairs of targets and one end, their scores of lying between both ends, and the weights of the ends."""
         g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
-        ends = [np.flatnonzero(w > max(0.3, 0.5 * float(w.max(initial=0.0)))) for w in (first, second)]
-        anchors = g.block(*ends)
+        both = [np.flatnonzero(w > max(0.3, 0.5 * float(w.max(initial=0.0)))) for w in (first, second)]
+        anchors = g.block(both[0], both[1])
         several = (anchors.target < anchors.anchor) if one_kind else (anchors.target != anchors.anchor)
         if int(several.sum()) <= _PAIRS_OF_ANCHORS:
             ends = anchors.where(several & (anchors.iou < BETWEEN_IOU))
             one, other = (Pairs(g, self.rows[:, None], end[None]) for end in (ends.target, ends.anchor))
             found = len(ends.target) > 0
         else:
-            one, other = self._joined(*ends)
+            one, other = self._joined(both[0], both[1])
             ends = Pairs(g, one.anchor, other.anchor)
             apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
             apart &= ends.iou < BETWEEN_IOU

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import Query, query_problem
 from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import (
@@ -35,6 +35,7 @@ _CALENDAR_NS = 1_000_000_000 * _S  # stamps before 2001 are no calendar time
 _NEAR_M, _ABOVE_M = 0.3, 0.6  # how far from a landmark an object "on" or "at" it may stand
 _AROUND_M, _COLUMN_M = 0.3, 3.0  # of a place, where voxels show that somebody looked
 _NAMED = 4  # changes in a sentence
+_LEAST = 0.5  # probability of a change that is told
 _NOUN = r"(?P<noun>.+?)"
 _PLACE = r"(?:\s+(?:on|in|at|from|off|under|near|by)\s+(?P<place>(?:the|my|your|our|a)\s.+?))?"
 _THINGS = r"(?:what|anything|something|which\s+(?:things|objects))"
@@ -150,12 +151,12 @@ def when(stamp_ns: int, now_ns: int) -> str:
     return f"{words} ({clock:%H:%M})" if ago_s < 86400 else f"{words} ({clock:%Y-%m-%d %H:%M})"
 
 
-def newest_ns(scene: PublishedScene) -> int:
+def newest_ns(objects: Sequence[SceneObject], gone: Sequence[SceneObject], voxels: VoxelSnapshot | None) -> int:
     """The present time of a scene: that of its newest voxel or event."""
-    stamps = [o.last_seen_ns for o in scene.objects]
-    stamps += [o.history[-1].stamp_ns for o in (*scene.objects, *scene.gone) if o.history]
-    if scene.voxels is not None and len(scene.voxels):
-        stamps.append(int(blocks_of(scene.voxels).newest_ns.max()))
+    stamps = [o.last_seen_ns for o in objects]
+    stamps += [o.history[-1].stamp_ns for o in (*objects, *gone) if o.history]
+    if voxels is not None and len(voxels):
+        stamps.append(int(blocks_of(voxels).newest_ns.max()))
     return max(stamps, default=0)
 
 
@@ -172,7 +173,9 @@ def last_looked_ns(voxels: VoxelSnapshot | None, things: Sequence[SceneObject]) 
 
 def answer_about_past(query: Query, scene: PublishedScene, lookup: Lookup) -> Grounding | None:
     """Answer a question about the past; None for any other sentence."""
-    now_ns = newest_ns(scene)
+    if query_problem(query.text):
+        return None
+    now_ns = newest_ns(scene.objects, scene.gone, scene.voxels)
     question = read_time_question(query.text, now_ns)
     if question is None:
         return None
@@ -206,6 +209,7 @@ def _changes(
         if (question.kind in ("moved", "new") and is_gone) or (question.kind == "missing" and not is_gone):
             continue
         entries = [e for e in thing.history if e.kind in _KINDS[question.kind] and e.stamp_ns >= question.since_ns]
+        entries = [e for e in entries if e.probability > _LEAST]
         if entries:
             found.append((thing, entries[-1]))
     found.sort(key=lambda pair: -pair[1].stamp_ns)
@@ -219,7 +223,7 @@ def _changes(
         if looked:
             reason += f", last looked at {when(max(looked), now_ns)}"
         return query.answer(GroundingStatus.NOT_FOUND, reason=reason, count=0)
-    words = [_told(thing, entry, now_ns) for thing, entry in found[:_NAMED]]
+    words = [told(thing, entry, now_ns) for thing, entry in found[:_NAMED]]
     if len(found) > _NAMED:
         words.append(f"and {len(found) - _NAMED} more")
     candidates = tuple(thing for thing, _ in found)
@@ -234,7 +238,7 @@ def _at(at_m: tuple[float, float, float]) -> str:
     return "x {:.2f} y {:.2f} z {:.2f} m".format(*at_m)
 
 
-def _told(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
+def told(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
     """One change in words."""
     time = when(entry.stamp_ns, now_ns)
     if entry.kind in (EventKind.MOVED, EventKind.RETURNED):
@@ -281,6 +285,6 @@ def with_past(answer: Grounding, scene: PublishedScene, lookup: Lookup) -> Groun
     past = lookup(answer.text, scene.gone)
     if past.status not in (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS) or not past.candidates:
         return answer
-    now_ns = newest_ns(scene)
+    now_ns = newest_ns(scene.objects, scene.gone, scene.voxels)
     told = _past_of("seen", past.candidates[0], scene, now_ns)
     return replace(answer, reason=f"{answer.reason}; {told}" if answer.reason else told)

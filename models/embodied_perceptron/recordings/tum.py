@@ -603,16 +603,5 @@ class TumWriter:
             self.close()
 
 
-def write_camera_list(folder: str | Path, names: Sequence[str]) -> None:
-    """Make one recording of several camera folders (:class:`TumWriter`) in ``folder``.
-
-    The poses of the first camera place the base. Raises ``ValueError`` for a name without a recording, ``OSError``.
-    """
-    for name in names:
-        if not (Path(folder) / name / "rgb.txt").exists():
-            raise ValueError(f"{Path(folder) / name} holds no recording")
-    write_atomically(Path(folder) / _CAMERA_LIST, json.dumps(list(names)).encode())
-
-
 def _write_lines(path: Path, header: str, lines: Sequence[str]) -> None:
     write_atomically(path, "\n".join([header, *lines, ""]).encode())

@@ -20,7 +20,7 @@ from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import EventKind, HistoryEntry
 
 MAX_ENTRIES = 64
-_MAX_REASON = 200  # characters
+_MAX_REASON = plain_values.MAX_NAME  # characters
 _AROUND_M = 0.3
 _LATER_NS = 2_000_000_000  # least time from the mapping of a place to an object that was put there
 _LOADED_NS = 0
@@ -104,8 +104,9 @@ class MappedSince:
         """Start again with the blocks of a loaded or corrected map."""
         self._keys, self._since_ns = blocks.keys, np.full(len(blocks.keys), _LOADED_NS, np.int64)
 
-    def is_put_there(self, box: NDArray[np.float64], blocks: BlockView) -> bool:
-        """Whether the place of an object in a (9,) box was in the map clearly before the object."""
+    def is_put_there(self, box: NDArray[np.float64], blocks: BlockView, in_file_only: bool = False) -> bool:
+        """Whether the place of an object in a (9,) box was in the map clearly before the object; ``in_file_only``: in
+        the file from which the map was loaded."""
         bounds = Bounds.of(without_bottom(box[None]))
         edge_m = BLOCK_EDGE * blocks.voxel_size_m
         low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
@@ -117,7 +118,9 @@ class MappedSince:
         lowest = low[2] + (high[2] > low[2])  # the lowest blocks hold the floor too
         inside = ((blocks.coords >= [low[0], low[1], lowest]) & (blocks.coords <= high)).all(axis=1)
         own, around = self._of(blocks.coords[inside]), self._of(blocks.coords[beside & ~inside])
-        return bool(len(own) and len(around) and np.median(own) - np.median(around) >= _LATER_NS)
+        if not len(own) or not len(around) or (in_file_only and np.median(around) > _LOADED_NS):
+            return False
+        return bool(np.median(own) - np.median(around) >= _LATER_NS)
 
     def _of(self, coords: NDArray[np.int32]) -> NDArray[np.int64]:
         if not len(coords) or not len(self._keys):

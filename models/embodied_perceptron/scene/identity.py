@@ -2,9 +2,9 @@
 
 An :class:`Appearance` holds what the map has anyway: features of the image encoder, pooled over the object's voxels for
 each of at most 8 view directions, histograms of its colours, and its shape as histograms of heights and radii. Two
-objects are compared by these, by their extents and by the posteriors of their names; the weights were fitted on
-generated homes (``benchmarks/identity.py --fit``). One object is never in two places: :func:`match` assigns one to one,
-and a winner must be clear against every other candidate and against a new object.
+objects are compared by these, by their extents and by the posteriors of their names. The weights were fitted on
+generated homes whose portable objects had been carried. One object is never in two places: :func:`match` assigns one to
+one, and a winner must be clear against every other candidate and against a new object.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from embodied_perceptron.geometry.boxes import Bounds, box_rotations
 from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.mapping.voxel_counts import without_bottom
+from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]
@@ -55,14 +56,14 @@ class IdentityWeights:
     """
 
     bias: float = 5.0
-    view: float = -6.0
-    balance: float = -5.0
-    light: float = -2.0
-    shape: float = -5.0
-    extent: float = -6.0
+    view: float = -2.5
+    balance: float = -0.8
+    light: float = -2.5
+    shape: float = -3.5
+    extent: float = -9.0
     name: float = -3.0
     newly_there: float = 0.0
-    discovered: float = -3.0
+    discovered: float = -2.0
     least: float = 0.85
     mentioned: float = 0.1
 
@@ -120,25 +121,41 @@ class Appearance:
         self.color = self.color if len(self.color) else other.color
         self.shape = self.shape if len(self.shape) else other.shape
 
-    def to_list(self) -> list[str]:
-        """JSON form."""
-        parts = (self.views, self.directions, self.weights, self.color, self.shape)
-        return [base64.b64encode(part.tobytes()).decode() for part in parts]
+    def to_list(self) -> list[Any]:
+        """JSON form: texts of at most 100 characters, as all texts in a map file. Views are rounded to 8 bits."""
+        scaled = self.views.astype(np.float64) * (127.0 / np.abs(self.views).max(axis=1, initial=1e-3, keepdims=True))
+        views = [_coded(np.round(view).astype(np.int8)) for view in scaled]
+        cameras = np.column_stack([self.directions, self.weights]).astype(np.float64).round(2).tolist()
+        return [views, cameras, _coded(self.color), _coded(self.shape)]
 
     @classmethod
     def from_list(cls, value: Any) -> Appearance:
         """Inverse of :meth:`to_list`. Raises ``ValueError`` for other values."""
-        if not isinstance(value, list) or len(value) != 5 or not all(isinstance(v, str) for v in value):
-            raise ValueError("an appearance must be five texts")
-        raw = [base64.b64decode(v, validate=True) for v in value]
-        views, away, weights = (np.frombuffer(part, np.float16).copy() for part in raw[:3])
-        color, shape = (np.frombuffer(part, np.uint8).copy() for part in raw[3:])
-        count = len(weights)
-        sizes = len(color) in (0, _BALANCES**2 + _LIGHTS) and len(shape) in (0, 2 * _SHAPES)
-        finite = np.isfinite(views).all() and np.isfinite(away).all() and np.isfinite(weights).all()
-        if count > VIEWS or len(views) != count * FEATURES or len(away) != 3 * count or not sizes or not finite:
-            raise ValueError("an appearance has another size, or numbers that are not finite")
-        return cls(views.reshape(count, FEATURES), away.reshape(count, 3), weights, color, shape)
+        parts = plain_values.sequence(value, "appearance")
+        if len(parts) != 4:
+            raise ValueError(f"an appearance must have 4 parts, got {len(parts)}")
+        codes = plain_values.sequence(parts[0], "views")
+        if len(codes) > VIEWS:
+            raise ValueError(f"an appearance must have at most {VIEWS} views, got {len(codes)}")
+        cameras = plain_values.numbers(parts[1], "cameras of views", len(codes), 4) if codes else np.zeros((0, 4))
+        views = np.array([_decoded(code, np.int8, FEATURES) for code in codes], np.float32).reshape(-1, FEATURES)
+        views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-9)
+        color, shape = _decoded(parts[2], np.uint8, _BALANCES**2 + _LIGHTS), _decoded(parts[3], np.uint8, 2 * _SHAPES)
+        away = cameras.clip(-_VIEW_MEMORY, _VIEW_MEMORY).astype(np.float16)
+        return cls(views.astype(np.float16), away[:, :3], away[:, 3], color, shape)
+
+
+def _coded(values: NDArray[Any]) -> str:
+    return base64.b64encode(values.tobytes()).decode("ascii")
+
+
+def _decoded(text: Any, dtype: type[np.generic], size: int) -> NDArray[Any]:
+    if not isinstance(text, str) or not text.isascii():
+        raise ValueError(f"an appearance has {text!r:.40} where a code must be")
+    values: NDArray[Any] = np.frombuffer(base64.b64decode(text, validate=True), dtype).copy()
+    if len(values) not in (size, 0 if dtype is np.uint8 else size):
+        raise ValueError(f"an appearance has a code of {len(values)} values, must have {size}")
+    return values
 
 
 def _inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64]:
@@ -220,7 +237,7 @@ def log_odds(difference: F64, weights: IdentityWeights = WEIGHTS) -> float:
     return weights.bias + float(w @ np.where(np.isnan(difference), _USUAL, difference))
 
 
-_USUAL = np.array([0.35, 0.15, 0.15, 0.05, 0.25, 0.3])
+_USUAL = np.array([0.1, 0.05, 0.1, 0.05, 0.1, 0.1])  # of one object at two times
 
 
 def match(odds: F64, weights: IdentityWeights = WEIGHTS) -> tuple[dict[int, tuple[int, float]], F64]:

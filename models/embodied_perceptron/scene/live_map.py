@@ -21,16 +21,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig, ScorePolicy, SegmentationConfig, VolumeConfig
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
-from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
+from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform, transform_points
 from embodied_perceptron.inference.predictor import ScenePrediction
 from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
@@ -129,6 +130,8 @@ class PublishedScene:
         return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
 
 
+ConditionsOf: TypeAlias = Callable[[Sequence[SceneObject], VoxelSnapshot], Sequence[SceneObject]]
+
 # --------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
@@ -137,6 +140,8 @@ _MAX_LABELS_BYTES = 64 * 2**20
 _LOG = logging.getLogger(__name__)
 LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
 _STATES = (*ObjectState.ALL, ObjectState.GONE)
+_CONDITIONS_NS = 2_000_000_000  # between two looks at the conditions of objects
+_THROUGH_M, _THROUGH_SHARE = 0.15, 0.8  # depth behind a point that was seen through, and share of an empty box's points
 _RECENT = 3  # keyframes in which the appearance of objects is measured
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
@@ -220,6 +225,7 @@ class LiveMap:
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
         reach_m: largest distance of cameras from the map's origin, where the network limits it more than the voxels do.
         on_forget: called under the scene lock when another map replaces this one.
+        conditions_of: objects with their conditions ("open"), for the history; None = not followed.
 
     Attributes:
         published: the present scene for readers.
@@ -237,6 +243,7 @@ class LiveMap:
         name_of: Callable[[str], str] | None = None,
         reach_m: float = float("inf"),
         on_forget: Sequence[Callable[[], None]] = (),
+        conditions_of: ConditionsOf | None = None,
     ) -> None:
         self.config = config
         self.volume = volume
@@ -249,6 +256,7 @@ class LiveMap:
         self._scores = scores
         self._name_of = name_of
         self._on_forget = on_forget
+        self._conditions_of, self._conditions_ns = conditions_of, 0
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
@@ -370,10 +378,14 @@ class LiveMap:
         if found is not None:
             if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
-            events = self._objects.update(
-                *(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm, image)
-            )
+            self._objects.image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
+            self._objects.saw_through = partial(saw_through, scene.volume.keyframes)
+            events = self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm)
+            self._objects.image = self._objects.saw_through = None
+            if self._conditions_of is not None and abs(now - self._conditions_ns) >= _CONDITIONS_NS:
+                self._conditions_ns = now
+                confirmed = self._objects.objects((ObjectState.CONFIRMED,))
+                self._objects.note_conditions(self._conditions_of(confirmed, scene.voxels), now)
             newest = scene.cameras.newest
             if newest is not None:
                 events = tuple(
@@ -661,6 +673,27 @@ class LiveMap:
         self._search = self.loaded_from = self.found_place = None
         for forget in self._on_forget:
             forget()
+
+
+def saw_through(keyframes: Sequence[Keyframe], box: NDArray[np.float64], before_ns: int) -> bool:
+    """Whether a keyframe from before a time saw through most of a (9,) box: nothing stood there then."""
+    steps = np.stack(np.meshgrid(*[np.linspace(-0.35, 0.35, 3)] * 3), axis=-1).reshape(-1, 3)
+    points = box[:3] + (steps * box[3:6]) @ box_rotations(box[None])[0].T
+    for keyframe in keyframes:
+        frame = keyframe.frame
+        if frame.stamp_ns >= before_ns:
+            continue
+        k, (rows, columns) = frame.intrinsics, frame.depth_m.shape
+        at = transform_points(invert_transform(keyframe.T_world_camera), points)
+        z = np.maximum(at[:, 2], 1e-6)
+        u = np.round(at[:, 0] / z * k.fx + k.cx).clip(-1, columns).astype(np.int64)
+        v = np.round(at[:, 1] / z * k.fy + k.cy).clip(-1, rows).astype(np.int64)
+        inside = (at[:, 2] > 0.1) & (u >= 0) & (u < columns) & (v >= 0) & (v < rows)
+        depth_m = np.zeros(len(points))
+        depth_m[inside] = frame.depth_m[v[inside], u[inside]]
+        if (depth_m > at[:, 2] + _THROUGH_M).mean() >= _THROUGH_SHARE:
+            return True
+    return False
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:

@@ -33,6 +33,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -310,7 +311,14 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
 _MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
-_PASSING = ("published", "looked_at", "begun_ns", "begun_at", "anchor")  # fields of a track that files do not have
+_PASSING = (
+    "published",
+    "looked_at",
+    "begun_ns",
+    "begun_at",
+    "anchor",
+    "condition",
+)  # not in files
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
@@ -393,6 +401,7 @@ class Track:
     history: History = ()  # empty = never confirmed
     appearance: Appearance = field(default_factory=Appearance)
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
+    condition: str = ""  # at the last look at it; not kept in files
     begun_at: int = 0  # number of the update that found it first; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
@@ -570,7 +579,10 @@ _MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 256, 1000  # objects that are remembe
 _LOOKS = 8  # appearances measured in an update
 _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
+_SAME_PLACE_IOU = 0.5
+_REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _STEADY = 6  # detections after which a box has its final place
+_SAMPLE = 256  # objects whose views make the mean view
 _LIKE = 0.8  # root mean square of the log ratios of extents; objects that differ more are never one
 _UNSEEN = -3.0  # log-odds that an object moved whose place nobody saw empty
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
@@ -609,10 +621,15 @@ class ObjectMap:
         config: everything tunable.
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
+        image: features of recent images, for the appearance of objects in the next update; None = without.
+        saw_through: whether a camera saw through a (9,) box before a time, in the next update; None = without
+            keyframes: then the times at which blocks of the map got voxels decide.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
+    image: ImageSampler | None = None
+    saw_through: Callable[[NDArray[np.float64], int], bool] | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
@@ -651,7 +668,7 @@ class ObjectMap:
     @property
     def doubt(self) -> str:
         """Why moves are not believed; empty = they are."""
-        lost, again = len(self._lost), len(self._again)
+        lost, again = len(self._lost), len(self._again - self._lost)
         if lost < _MANY_LOST or lost <= again:
             return ""
         return (
@@ -674,7 +691,6 @@ class ObjectMap:
         looked_at: Region | None = None,
         scores: ScorePolicy = EVERY_SCORE,
         confirm: bool = False,
-        image: ImageSampler | None = None,
     ) -> tuple[ObjectEvent, ...]:
         """Associate the detections of one perception with the objects.
 
@@ -689,7 +705,6 @@ class ObjectMap:
             scores: below ``publish`` a detection starts no object, below ``keep`` it is ignored. An object with a lower
                 score than ``keep`` becomes tentative, unless a user named it, until its score is a quarter above.
             confirm: one detection confirms an object.
-            image: features of recent images, for the appearance of objects; None = without.
 
         Returns the changes that are certain enough by now, in the order of time.
         """
@@ -715,9 +730,10 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
                 self._grid.put(track.id, track.box)
-        self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns, image)
-        due = [event for at_ns, event in self._waiting if at_ns <= now_ns]
-        self._waiting = [(at_ns, event) for at_ns, event in self._waiting if at_ns > now_ns]
+        self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
+        waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
+        due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
+        self._waiting = [entry for entry, wait in zip(self._waiting, waits, strict=True) if wait]
         if self.doubt:
             due = [event for event in due if event.id not in self._loaded]
         return tuple(sorted(due, key=lambda event: event.stamp_ns))
@@ -922,7 +938,8 @@ class ObjectMap:
             del self._gone[next(iter(self._gone))]
         if track.id in self._loaded:
             self._lost.add(track.id)
-        self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
+        if probability > 0.5:
+            self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
 
     def _wait(
         self, track: Track, kind: str, before: SceneObject | None, after: SceneObject | None, formerly: int = 0
@@ -932,9 +949,7 @@ class ObjectMap:
         wait_ns = _WAIT_NS if kind in (EventKind.APPEARED, EventKind.LEFT) else 0
         self._waiting.append((self._updated_ns + wait_ns, event))
 
-    def _remember(
-        self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int, image: ImageSampler | None
-    ) -> None:
+    def _remember(self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int) -> None:
         """Update appearances and histories after a perception, and find out which new objects are earlier ones."""
         blocks = blocks_of(snapshot)
         if self._rebuilt:
@@ -945,7 +960,7 @@ class ObjectMap:
         self._again |= self._loaded & seen
         due = [t for t in found if t.found <= 4 or t.found % 8 == 0]
         for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
-            track.appearance.look(track.box, snapshot, image)
+            track.appearance.look(track.box, snapshot, self.image)
         news = any(t.history and t.history[-1].stamp_ns >= now_ns for t in self._gone.values())
         for track in near:
             if track.state != ObjectState.CONFIRMED:
@@ -954,7 +969,13 @@ class ObjectMap:
                 self._follow(track, now_ns)
                 news |= track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
             else:
-                self._introduce(track, self._since.is_put_there(track.box, blocks))
+                gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
+                replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
+                in_file_only = self.saw_through is not None
+                put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
+                if not put_there and self.saw_through is not None:
+                    put_there = self.saw_through(track.box, track.begun_ns)
+                self._introduce(track, put_there)
                 news = True
         if news and self._fresh and not self.doubt:
             self._identify()
@@ -962,7 +983,7 @@ class ObjectMap:
     def _introduce(self, track: Track, is_put_there: bool) -> None:
         """Begin the history of a newly confirmed object."""
         kind = EventKind.APPEARED if is_put_there else EventKind.FOUND
-        reason = "its place was in the map before, without it" if is_put_there else "first seen with its place"
+        reason = "its place was seen before, without it" if is_put_there else "first seen with its place"
         track.note(track.begun_ns, kind, track.probability(self.config, track.reference), track.label, reason)
         track.anchor = track.box.copy()
         self._fresh[track.id] = track
@@ -975,7 +996,7 @@ class ObjectMap:
         """Note that an object moved while it was followed, or has another name."""
         if track.anchor is None or track.found < _STEADY:
             track.anchor = track.box.copy()
-        elif not track.missed and np.linalg.norm(displacement(track.anchor, track.box)) >= _MOVED_M:
+        elif not track.missed and _has_moved(track.anchor, track.box):
             before = replace(track.as_object(self.config, self.name_of), box=track.anchor)
             track.anchor = track.box.copy()
             track.note(now_ns, EventKind.MOVED, 1.0, "", "followed while it moved")
@@ -987,6 +1008,19 @@ class ObjectMap:
             track.note(now_ns, EventKind.RENAMED, share, name, f"it was {announced}" if announced else "")
             if announced != UNNAMED:
                 self._wait(track, EventKind.RENAMED, replace(after, label=announced), after)
+
+    def note_conditions(self, objects: Iterable[SceneObject], now_ns: int) -> None:
+        """Note conditions of objects ("open") that two looks agree on; a change is an event of the next update."""
+        for thing in objects:
+            track = self._tracks.get(thing.id)
+            if track is None or not track.history or not thing.condition:
+                continue
+            known = next((e.words for e in reversed(track.history) if e.kind == EventKind.STATE), "")
+            if thing.condition != known and thing.condition == track.condition:
+                track.note(now_ns, EventKind.STATE, 0.9, thing.condition, f"it was {known}" if known else "")
+                if known:
+                    self._wait(track, EventKind.STATE, replace(thing, condition=known), thing)
+            track.condition = thing.condition
 
     def _identify(self) -> None:
         """Continue gone objects by new ones that are clearly the same, and note which others may be."""
@@ -1002,7 +1036,7 @@ class ObjectMap:
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
         near = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2)) < _LIKE
         odds = np.full((len(new), len(old)), -np.inf)
-        views = [t.appearance.views for t in (*self._tracks.values(), *gone) if len(t.appearance.views)]
+        views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
         for n, m in zip(*np.nonzero(near), strict=True):
             a, b = new[n], old[m]
@@ -1046,7 +1080,7 @@ class ObjectMap:
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
         self._grid.put(new.id, new.box)
-        stays = float(np.linalg.norm(displacement(old.box, new.box))) < _MOVED_M
+        stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
         kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
@@ -1314,6 +1348,13 @@ def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64], share: fl
     """Whether two boxes (2, 9) each hold voxels outside of the other: books, plates, panes."""
     inside, _, _, explained = count_voxels_explained(snapshot, pair, 0.0, [[1], [0]], pair)
     return bool((explained <= (1.0 - share) * inside).all() and (inside > 0).all())
+
+
+def _has_moved(before: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
+    """Whether a (9,) box is elsewhere: not only grown, and not by less than its own size can be wrong."""
+    if float(np.linalg.norm(displacement(before, after))) < _MOVED_M:
+        return False
+    return float(Bounds.of(before[None]).iou(Bounds.of(after[None]))[0, 0]) < _SAME_PLACE_IOU
 
 
 def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:

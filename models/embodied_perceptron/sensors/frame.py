@@ -91,11 +91,6 @@ class RgbdFrame:
         if not lowest >= 0:
             raise ValueError(f"depth_m must be canonical (0 unknown, >0 metres, +Inf out of range), found {lowest}")
 
-    @property
-    def has_depth(self) -> bool:
-        """True when any pixel has a distance or is +Inf (free)."""
-        return bool((self.depth_m > 0).any())
-
 
 @dataclass(frozen=True, eq=False)
 class PosedFrame:

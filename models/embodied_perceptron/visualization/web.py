@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners, box_rotations
 from embodied_perceptron.geometry.transforms import quaternion_to_rotation, rotation_to_quaternion
-from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.language.time_questions import newest_ns, told
+from embodied_perceptron.results import EventKind, Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.visualization.drawing import (
     PATH_COLOR,
     SHOWN_CHARACTERS,
@@ -42,6 +43,8 @@ _MAX_LABELS = 400  # a browser draws each separately
 _POINTS_S, _TICK_S, _HEALTH_S = 1.0, 0.2, 1.0
 _PATH_STEP_M, _MAX_PATH = 0.05, 20_000
 _KEPT_ANSWERS = 6
+_SHOWN_CHANGES = 12
+_GONE_GREY, _FADE_NS = 200, 3_000_000_000  # grey of what just left, and the time in which it fades by one step
 _UNLABELLED = (120, 124, 130)
 _ANSWER_COLOR, _CHOSEN_COLOR = (60, 220, 90), (255, 230, 40)
 _SETTLED_S, _TYPED_S = 0.3, 3.0  # wait for letters that arrive after a button was pressed
@@ -262,6 +265,8 @@ class _Page:
         self._health = gui.add_html("")
         with gui.add_folder("Answers", order=20):
             self._answers = gui.add_html("")
+        with gui.add_folder("Changes", order=25, expand_by_default=False):
+            self._changes = gui.add_html("")
         self._camera_folder = gui.add_folder("Camera", order=30, visible=False)  # a saved map has no image
         with self._camera_folder:
             self._camera = gui.add_image(np.zeros((3, 4, 3), np.uint8))
@@ -354,6 +359,7 @@ class _Page:
                 for panel in self._everyone():
                     panel.offer(perception.objects)
             self._show_boxes(perception.objects)
+            self._put("changes", self._changes, changes_html(perception))
             self._show_camera(perception)
             self._show_path(path)
             self._look_at(perception)
@@ -402,6 +408,14 @@ class _Page:
         drawn = objects if self._with_boxes.value else ()
         colors = [color_of_id(o.id) for o in drawn]
         draw_lines(scene, "/objects", *box_lines(drawn, colors), thickness=2.5)
+        gone: tuple[SceneObject, ...] = ()
+        now_ns = 0
+        if self._perception is not None and self._with_boxes.value:
+            gone, now_ns = self._perception.gone, newest_ns(self._perception.objects, self._perception.gone, None)
+        faded = [(o, max(0, round(_GONE_GREY - (now_ns - o.history[-1].stamp_ns) / _FADE_NS))) for o in gone]
+        faded = [(o, grey) for o, grey in faded if grey]
+        lines = box_lines([o for o, _ in faded], [(grey, grey, grey) for _, grey in faded])
+        draw_lines(scene, "/gone", *lines, thickness=1.0)
         self._show_solid(drawn, colors)
         self.show_names()
 
@@ -673,6 +687,16 @@ def answer_html(answer: Grounding) -> str:
         f"<div style='margin-bottom:6px'><i>{shown(answer.text, 200)}</i><br/>"
         f"<b style='color:{_STATUS_COLORS[answer.status]}'>{answer.status.name}</b> {words}{reason}</div>"
     )
+
+
+def changes_html(perception: Perception) -> str:
+    """Format the last changes of objects as a time line, newest first."""
+    things = (*perception.objects, *perception.gone)
+    now_ns = newest_ns(perception.objects, perception.gone, None)
+    changes = [(e, o) for o in things for e in o.history if e.kind != EventKind.FOUND]
+    changes.sort(key=lambda change: -change[0].stamp_ns)
+    rows = [f"<div>{shown(told(o, e, now_ns), 200)}</div>" for e, o in changes[:_SHOWN_CHANGES]]
+    return _block("".join(rows) or "Nothing has changed yet.", "ep-changes")
 
 
 def answered_objects(answer: Grounding) -> tuple[Any, ...]:

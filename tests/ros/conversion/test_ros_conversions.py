@@ -26,9 +26,11 @@ from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, 
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron.results import (
+    EventKind,
     GroundedPhrase,
     Grounding,
     GroundingStatus,
+    ObjectEvent,
     OccupancyGrid2d,
     SceneObject,
     SemanticVoxels,
@@ -551,3 +553,25 @@ def test_what_is_open_has_the_ids_of_the_boxes() -> None:
     assert said == [("3", ["open"]), ("7", ["filled"])]
     np.testing.assert_allclose(objects.message_to_box(message.detections[0].bbox), box, atol=1e-9)
     assert message.header.frame_id == "map"
+
+
+@pytest.mark.skipif(objects.ObjectEventMessage is None, reason="the interface package is older: make setup builds it")
+@pytest.mark.parametrize("kind", [k for k in EventKind.ALL if k != EventKind.FOUND])
+def test_events_survive_the_wire(kind) -> None:
+    box = np.array([1.0, 2.0, 0.4, 0.5, 0.4, 0.8, 0.3, 0.0, 0.0])
+    before = None if kind == EventKind.APPEARED else SceneObject(7, "door", 0.8, box, condition="closed")
+    after = None if kind == EventKind.LEFT else SceneObject(7, "door", 0.9, box + 0.1, condition="open")
+    event = ObjectEvent(5_000_000_123, kind, 7, before, after, 0.75, "it looks the same", 12)
+    message = objects.event_to_message(event, "map")
+    back = deserialize_message(serialize_message(message), type(message))
+    assert back.header.frame_id == "map"
+    again = objects.message_to_event(back)
+    assert (again.stamp_ns, again.kind, again.id, again.reason, again.formerly) == (
+        *(event.stamp_ns, kind, 7, event.reason, 12),
+    )
+    assert again.confidence == pytest.approx(0.75)
+    for here, there in ((before, again.before), (after, again.after)):
+        assert (here is None) == (there is None)
+        if here is not None and there is not None:
+            assert np.allclose(here.box, there.box)
+            assert there.condition == (here.condition if kind == EventKind.STATE else "")

@@ -31,6 +31,22 @@ def test_gaps_of_sequence_numbers_are_counted():
     assert delivery.missed == 2
 
 
+def test_numbers_without_a_sender_count_while_there_is_one_publisher():
+    """Jazzy does not tell whose the numbers are."""
+    publishers = [1]
+    delivery = DeliveryCount(lambda: publishers[0])
+
+    def missed(*numbers: int) -> list[int]:
+        return [delivery.add({"publication_sequence_number": n}, 0) for n in numbers]
+
+    assert missed(700, 701, 704, 703, 705) == [0, 0, 2, 0, 0]
+    assert missed(2, 3, 5) == [0, 0, 1]  # it was started again
+    publishers[0] = 2
+    assert missed(6, 9000, 7, 9001) == [0, 0, 0, 0]
+    publishers[0] = 1
+    assert missed(9002, 9004) == [0, 1]
+
+
 @pytest.mark.parametrize("info", [{}, {"publication_sequence_number": 7}], ids=["Humble", "Jazzy"])
 @pytest.mark.parametrize("lost", [0.0, 0.1, 0.5])
 def test_without_numbers_of_one_sender_steps_of_regular_stamps_are_counted(lost, info):

@@ -22,11 +22,12 @@ from support.ros_live import MAPPING_CAMERA, T_ODOM_CAMERA, scene_depth, turned
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig, VolumeConfig
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import OccupancyGrid2d
+from embodied_perceptron.results import EventKind, ObjectEvent, OccupancyGrid2d
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import TransformTree
 from embodied_perceptron_ros.conversion import maps
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows
+from embodied_perceptron_ros.conversion.objects import ObjectEventMessage
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import FrameCounts, Health
 from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, Outputs, find_output_pose
@@ -462,3 +463,29 @@ def test_a_new_listener_gets_the_whole_grid(tree):
     assert len(robot["~/occupancy_grid"].sent) == 1
     outputs.publish(perception, everything=True)
     assert len(robot["~/occupancy_grid"].sent) == 2
+
+
+@pytest.mark.skipif(ObjectEventMessage is None, reason="the interface package is older: make setup builds it")
+def test_events_are_sent_once_and_wait_for_their_transform(tree):
+    robot, seen = Robot(), seen_from(np.zeros(3))
+    outputs, _ = outputs_of(robot, tree, output_frame="earth")
+    thing = dataclasses.replace(seen.objects[0], id=5)
+    event = ObjectEvent(10 * S, EventKind.LEFT, 5, thing, None, 0.9, "its place was seen empty")
+    told = dataclasses.replace(seen, events=(event,))
+    outputs.publish(told)
+    assert robot["~/events"].sent == []
+    tree.insert_static("earth", "map", np.eye(4))
+    outputs.publish(told, everything=True)
+    outputs.publish(told, everything=True)
+    (message,) = robot["~/events"].sent
+    assert (message.kind, message.id, message.after, message.header.frame_id) == (message.LEFT, 5, [], "earth")
+
+
+def test_a_program_newer_than_its_messages_says_what_to_build(tree, monkeypatch):
+    monkeypatch.setattr("embodied_perceptron_ros.node.outputs.ObjectEventMessage", None)
+    robot, seen = Robot(), seen_from(np.zeros(3))
+    outputs, _ = outputs_of(robot, tree)
+    event = ObjectEvent(10 * S, EventKind.LEFT, 5, seen.objects[0], None, 0.9)
+    outputs.publish(dataclasses.replace(seen, events=(event,)))
+    assert robot["~/occupancy_grid"].sent
+    assert [line for line in robot.warnings if "~/events" in line and "make setup" in line]

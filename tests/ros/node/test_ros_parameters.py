@@ -97,6 +97,23 @@ def test_the_only_reader_of_sentences_is_learned(make, tmp_path):
         read_parameters(make(sentence_reader="grammar"))
 
 
+def test_a_language_model_reads_where_file_or_parameters_say_so(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "language: {reader: endpoint, endpoint: 'https://a/v1', model: big, api_key_variable: KEY, limit_s: 2.0}"
+    )
+    language = read_parameters(make(config_file=str(config))).config.language
+    assert (language.endpoint, language.model, language.api_key_variable) == ("https://a/v1", "big", "KEY")
+    # the file's key does not go to an endpoint that a parameter names
+    language = read_parameters(make(config_file=str(config), sentence_endpoint="http://b/v1")).config.language
+    assert (language.endpoint, language.model, language.api_key_variable) == ("http://b/v1", "big", "")
+    assert read_parameters(make(config_file=str(config), sentence_reader="learned")).config.language.reader == "learned"
+    parameters = make(sentence_reader="endpoint", sentence_endpoint="http://b/v1", sentence_model="m")
+    assert read_parameters(parameters).config.language.reader == "endpoint"
+    with pytest.raises(ValueError, match="endpoint must be a URL"):
+        read_parameters(make(sentence_reader="endpoint"))
+
+
 def test_the_folder_of_places_left_behind_stands_over_the_configuration(make, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("spill: {folder: /from/file, max_gib: 2.0}")

@@ -79,7 +79,7 @@ def test_tools_say_what_the_node_says(tmp_path, monkeypatch):
                 call_tool(source, "find", {"sentence": "the chair", "standing_at": [0, 0, 0]})
             wait_until(lambda: len(source.perception().voxels), 20, "voxels")
             wait_until(lambda: source.perception().grid.cells.size, 20, "the grid")
-            assert call_tool(source, "snapshot", {}).picture.std() > 5
+            assert call_tool(source, "snapshot", {}).pictures[0].std() > 5
             goal = call_tool(source, "goal_near", {"id": answer[0]["id"], "robot_radius_m": 0.1}).values
             assert goal["reachable"] or "no free floor" in goal["reason"]
 

@@ -192,6 +192,15 @@ def test_this_fast_dds_reads_one_of_the_variables(tmp_path: Path) -> None:
     assert "broken.xml" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", ["embodied_perceptron.recordings.open", "embodied_perceptron_ros.players.bag_player"])
+def test_what_reads_and_plays_recordings_starts_without_torch(name: str) -> None:
+    """Its import takes longer than everything else that they import."""
+    if "ros" in name:
+        pytest.importorskip("rclpy")
+    program = f"import sys, {name}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("name", ["perception", "folder_player", "bag_player"])
 def test_a_terminal_without_the_environment_is_told_what_to_source(name: str) -> None:
     command = [sys.executable, "-I", "-S", str(ROOT / "ros_ws/src/embodied_perceptron_ros/scripts" / name)]

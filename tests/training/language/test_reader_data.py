@@ -16,7 +16,14 @@ from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OU
 from embodied_perceptron_training.language.fit_language import SENTENCES as CALIBRATED
 from embodied_perceptron_training.language.markup import read_sentence
 from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of, sentence_of
-from embodied_perceptron_training.language.slot_grammar import SlotGrammar, _described, filled, whole_forms
+from embodied_perceptron_training.language.slot_grammar import (
+    SlotGrammar,
+    _described,
+    filled,
+    kinds,
+    of_kind,
+    whole_forms,
+)
 from embodied_perceptron_training.language.variation import Variation, _joined, _pieces
 
 SENTENCES = (
@@ -253,21 +260,32 @@ def test_what_is_told_from_the_other_side(line: str, constraints: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "constraints"),
+    ("line", "constraint"),
     [
-        ("find: the [chair=t] with the [trumpet=a] [on=t.on(a)] it", ["supporting(trumpet)"]),
-        ("find: the [table=t] that has a [lamp=a] [hanging over=t.above(a)] [it=t]", ["below(lamp)"]),
-        ("find: there is a [table=a]. the [chair=t] [behind=t.behind(a)] it", ["behind(table)"]),
-        ("find: the [chair=t] by the [table=a], [behind=t.behind(a)] [it=a]", ["behind(table)"]),
+        ("find: the [chair=t] [closer to=t.closest(a,b)] the [sink=a] than to the [door=b]", "nearer(sink, door)"),
+        ("find: the [chair=t] [further from=t.farthest(a,b)] the [sink=a] than the [door=b]", "farther(sink, door)"),
+        ("find: the [chair=t] that [faces=t.across(a)] the [sink=a]", "facing(sink)"),
+        ("find: the [chair=t] the [sink=a] [faces=t.front(a)]", "pointed-at(sink)"),
+        ("contents: what does the [sink=a] [face=t.front(a)]", "pointed-at(sink)"),
+        ("find: the [chair=t] [two metres=t.amount] [from=t.within(a)] the [sink=a]", "distance(sink) 2.0"),
+        ("find: the [chair=t] [within=t.within(a)] [two metres=t.amount] of the [sink=a]", "within(sink) 2.0"),
+        ("find: the [chair=t] [30=t.amount] centimetres high", "measured 0.3"),
+        ("find: the [chair=t] [by=t.near(a)] [the=a] [red=a.colour]", "near(chair)"),
     ],
 )
-def test_a_pronoun_behind_a_relation_may_stand_for_its_owner(line: str, constraints: list[str]) -> None:
-    assert said(meaning(line).constraints) == constraints
+def test_conditions_of_the_schema(line: str, constraint: str) -> None:
+    (read,) = meaning(line).constraints
+    anchors = f"({', '.join(a.noun for a in read.anchors)})" if read.anchors else ""
+    amount = f" {read.amount_m:.1f}" if read.amount_m else ""
+    assert f"{read.relation}{anchors}{amount}" == constraint
 
 
-def test_an_ordinal_counts_along_the_order_that_is_said() -> None:
-    read = meaning("find: [flasks=t] [on=t.on(a)] the [bench=a], [second=t.rank] [from the left=a.from-left]")
-    assert said(read.constraints) == ["from-left 2", "on(bench)"]
+def test_every_kind_of_sentence_is_well_marked() -> None:
+    rng = np.random.default_rng(0)
+    for form in kinds():
+        sentence = of_kind(form, rng)
+        assert not set("{}()|") & set(sentence.text), sentence.text
+        assert len(example_of(sentence).words) > 1
 
 
 @pytest.mark.parametrize(

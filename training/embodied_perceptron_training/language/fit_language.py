@@ -1,20 +1,22 @@
 """Fit the probability that an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`).
 
-    python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--check [--out FILE]]
+    python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--people FILE LIST]
+    ... --check [--out FILE]
 
 Homes are generated without rendering. Facts of their geometry are worded by a separate grammar (:data:`SENTENCES`, no
 sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over simulated detections
 (:func:`detected`): noisy, missing, mislabelled and spurious boxes. Half of the sentences have misspellings and fillers;
 the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
-answers gives the probability that the first box is the object meant. Writes ``lexicon/calibration.json`` of the
-installed package; ``--check`` prints the reliability on other homes instead. No human sentences are used.
+answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a
+list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
+Writes ``lexicon/calibration.json`` of the installed package; ``--check`` prints the reliability on other homes instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,9 +28,10 @@ from embodied_perceptron.language import answer as answers
 from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, ground_objects, probability_right
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.scene_file import detected_scene
 from embodied_perceptron.recordings.artifacts import write_json
 from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts
 from embodied_perceptron_training.homes.relations import Scene, make_scene
@@ -80,6 +83,19 @@ class Sentence:
     text: str
     objects: tuple[SceneObject, ...]
     target: int
+    ground: Callable[[str], Grounding] | None = None  # of a list; None = a home's
+    right: frozenset[int] = frozenset()
+
+
+def of_people(file: Path, number: int) -> Iterator[Sentence]:
+    """The sentences of a list, each with the ids of the objects that answer it."""
+    data = json.loads(file.read_text(encoding="utf-8"))
+    scenes = {name: detected_scene(name, scene) for name, scene in data["scenes"].items()}
+    for query in data["queries"]:
+        if query.get("list") == number:
+            scene, found = scenes[query["scene"]], "FOUND" in query["status"]
+            right = frozenset(i + 1 for i in query.get("objects", ())) if found else frozenset()
+            yield Sentence(query["text"], scene.objects, NOTHING, scene.ground, right)
 
 
 def sentence_of(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
@@ -163,13 +179,16 @@ def observe(drawn: Iterator[Sentence]) -> tuple[F64, NDArray[np.bool_]]:
     try:
         for sentence in drawn:
             seen.clear()
-            query = Query(sentence.text).parsed({o.label for o in sentence.objects})
-            if query.meaning is not None:  # only the first reading
-                query = replace(query, meaning=replace(query.meaning, others=()))
-            grounding = ground_objects(query, sentence.objects, vocabulary=None)
+            if sentence.ground is not None:
+                grounding = sentence.ground(sentence.text)
+            else:
+                query = Query(sentence.text).parsed({o.label for o in sentence.objects})
+                if query.meaning is not None:  # only the first reading
+                    query = replace(query, meaning=replace(query.meaning, others=()))
+                grounding = ground_objects(query, sentence.objects, vocabulary=None)
             if seen and grounding.candidates and grounding.count is None:
-                features.append(seen[-1].features())
-                hits.append(grounding.candidates[0].id == sentence.target)
+                features.append(seen[0 if sentence.ground is not None else -1].features())
+                hits.append(grounding.candidates[0].id in (sentence.right or {sentence.target}))
     finally:
         answers.probability_right = probability_right
     return np.array(features).reshape(-1, len(FEATURES)), np.array(hits, dtype=bool)
@@ -214,17 +233,26 @@ def main() -> None:
     parser.add_argument("--homes", type=int, default=60)
     parser.add_argument("--seed", type=int, default=700_000, help="of the first home")
     parser.add_argument("--out", type=Path, help="JSON for the reliability curve")
+    parser.add_argument(
+        "--people", nargs=2, action="append", default=[], metavar=("FILE", "LIST"), help="also of a list"
+    )
     parser.add_argument("--check", action="store_true", help="reliability of the current weights on other homes")
     arguments = parser.parse_args()
     first = arguments.seed + 1000 * arguments.check
     features, hits = observe(sentences(range(first, first + arguments.homes)))
+    asked = [observe(of_people(Path(file), int(number))) for file, number in arguments.people]
+    if asked:
+        theirs, hit = np.concatenate([f for f, _ in asked]), np.concatenate([h for _, h in asked])
+        times = max(round(len(hits) / len(hit)), 1)
+        features, hits = np.concatenate([features, *[theirs] * times]), np.concatenate([hits, *[hit] * times])
     if arguments.check:
         beta = np.array(json.loads(WEIGHTS.read_text(encoding="utf-8"))["weights"])
     else:
         beta = fit(features, hits)
         command = "python -m embodied_perceptron_training.language.fit_language"
+        command += "".join(f" --people {file} {number}" for file, number in arguments.people)
         content = {
-            "comment": f"Made by `{command} --homes {arguments.homes} --seed {first}`: synthetic homes only.",
+            "comment": f"Made by `{command} --homes {arguments.homes} --seed {first}`.",
             "homes": arguments.homes, "seed": first, "sentences": len(hits),
             "features": list(FEATURES), "weights": [round(float(b), 3) for b in beta],
         }  # fmt: skip

@@ -394,7 +394,8 @@ def singular(word: str) -> str:
         return word[:-3] + "y"
     if word.endswith("ves"):
         return word[:-3] + "f"
-    return word[:-2] if word.endswith(("sses", "xes", "ches", "shes")) else word[:-1]
+    short = word.endswith("es") and word[:-1] not in listed_words() and word[:-2] in listed_words()  # "cactuses"
+    return word[:-2] if short or word.endswith(("sses", "xes", "ches", "shes")) else word[:-1]
 
 
 def pluralize(noun: str) -> str:

@@ -27,9 +27,14 @@ def sender_of(info: Mapping[str, Any]) -> bytes:
 
 class DeliveryCount:
     """Counts undelivered messages of one topic: by their publishers' sequence numbers, or by gaps between regular
-    stamps where rclpy does not tell whose numbers they are (before Kilted). Not thread-safe."""
+    stamps where it is unknown whose numbers they are. Not thread-safe.
 
-    def __init__(self) -> None:
+    ``count_senders``: number of publishers; asked where rclpy does not name the sender (before Kilted). Numbers of one
+    publisher are its own.
+    """
+
+    def __init__(self, count_senders: Callable[[], int] = lambda: 0) -> None:
+        self._count_senders = count_senders
         self._newest: dict[bytes, int] = {}  # sequence number, by sender
         self._steps_ns: deque[int] = deque(maxlen=_STEPS)
         self._stamp_ns = 0
@@ -38,13 +43,19 @@ class DeliveryCount:
     def add(self, info: Any, stamp_ns: int) -> int:
         """Register a message with rclpy's ``info``; return the number of messages missing before it."""
         number, sender = info.get("publication_sequence_number"), sender_of(info)
-        missed = self._by_number(sender, number) if sender and number is not None else self._by_stamp(stamp_ns)
+        if number is not None and (sender or self._count_senders() == 1):
+            missed = self._by_number(sender, number)
+        else:
+            missed = self._by_stamp(stamp_ns)
+            self._newest.clear()
         self.missed += missed
         return missed
 
     def _by_number(self, sender: bytes, number: int) -> int:
         """None is missing before the first message of a sender, nor before a late one."""
         newest = self._newest.get(sender)
+        if newest is not None and not sender and number < newest // 2:
+            newest = None  # a publisher that was started again counts from 1
         if newest is None and len(self._newest) >= _MAX_SENDERS:
             self._newest.pop(next(iter(self._newest)))
         self._newest[sender] = number if newest is None else max(newest, number)

@@ -149,7 +149,8 @@ class CameraSubscriptions:
                 self._subscribe(camera.name, "depth_info", CameraInfo, camera.depth_info)
 
     def _subscribe(self, camera: str, kind: Kind, message_type: Any, topic: str) -> None:
-        callback = with_info(partial(self._receive, kind, camera, DeliveryCount()))
+        delivery = DeliveryCount(partial(self._node.count_publishers, topic))
+        callback = with_info(partial(self._receive, kind, camera, delivery))
         # reliability can be overridden (qos_overrides.<topic>.subscription.reliability) where large messages get lost
         self._subscriptions.append(
             self._node.create_subscription(

@@ -311,7 +311,8 @@ class _Listener:
                 return  # both subscriptions received it
             self._last_info[camera.name, kind] = calibration
         else:
-            self.deliveries.setdefault(topic, DeliveryCount()).add(info, stamp_ns)
+            count_senders = partial(self.node.count_publishers, topic)
+            self.deliveries.setdefault(topic, DeliveryCount(count_senders)).add(info, stamp_ns)
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:

@@ -192,12 +192,7 @@ class Outputs:
                 ("overlay/image", Image, reliable_qos(2)),
             )
         }
-        if ObjectEventMessage is None:
-            node.get_logger().warning(
-                "~/events is not published: the package embodied_perceptron_msgs is older than this program "
-                "(make setup, or colcon build, builds it)"
-            )
-        else:
+        if ObjectEventMessage is not None:
             self._publishers["events"] = node.create_lifecycle_publisher(
                 ObjectEventMessage, "~/events", latched_qos(EVENTS), qos_overriding_options=qos_overrides()
             )
@@ -247,9 +242,16 @@ class Outputs:
     def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: ignore the rate limits this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
-        if perception.events is not self._events and "events" in self._publishers:  # not again for a late subscriber
+        if perception.events is not self._events:  # not again for a late subscriber
             self._events = perception.events
-            self._due.extend(perception.events)
+            if "events" in self._publishers:
+                self._due.extend(perception.events)
+            elif perception.events:
+                self._log.warning(
+                    "events",
+                    "~/events is not published: the package embodied_perceptron_msgs is older than this program "
+                    "(make setup, or colcon build, builds it)",
+                )
         pose = self._pose_in(parameters.output_frame, perception)
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
