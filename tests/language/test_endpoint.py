@@ -343,6 +343,12 @@ def test_names_of_users_do_not_leave_the_robot():
     assert "Anna's throne" in grounding.tagged_text
 
 
+def test_names_of_users_are_known_among_given_objects():
+    named = [dataclasses.replace(o, user_name="Anna's throne") if o.id == 8 else o for o in ROOM]
+    grounding = Grounder(named=True).answer_among(_scene(named), "Anna's throne", named)
+    assert (grounding.status, [o.id for o in grounding.candidates]) == (FOUND, [8])
+
+
 def _scene(objects) -> PublishedScene:
     perceptron = Perceptron()
     return dataclasses.replace(perceptron.map.published, objects=tuple(objects))

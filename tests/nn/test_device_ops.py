@@ -43,13 +43,14 @@ PERCEIVE = {
     "inference/predictor.py": (14, 1),
     "mapping/warp_map.py": (17, 1),
     "nn/backbone.py": (54, 0),
+    "mapping/image_features.py": (8, 1),  # a new keyframe, for the appearances of objects
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
     "mapping/warp_map.py": (20, 0),
     "nn/image_encoder.py": (100, 0),
 }
-TOTAL = (690, 12)  # of a perception
+TOTAL = (690, 13)  # of a perception
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
 TRAIN_STEP = (4000, 9)
@@ -116,6 +117,26 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
     np.testing.assert_array_equal(also.voxels.coords, seen.voxels.coords)
     np.testing.assert_array_equal(also.voxels.last_seen_ns, seen.voxels.last_seen_ns)
     np.testing.assert_array_equal(also.voxels.mean_color, seen.voxels.mean_color)
+
+
+def test_features_of_single_objects_are_read_in_one_transfer_a_keyframe(bench: ModuleType) -> None:
+    looks = []
+    for path in (contextlib.nullcontext, device_path):
+        with path():
+            features = load_inference("tiny", "cpu").image_features()
+            volume = FeatureVolume(None, bench.every_frame(5), features=features)
+            for i, frame in enumerate(bench.frames_of(2, 20)[:2]):
+                volume.integrate(bench.again(frame, 200_000_000 * (i + 1)))
+            points_m = volume.snapshot(1).mean_point_m[::200].astype(np.float64)
+            for keyframe in volume.keyframes:
+                features.view(keyframe)
+            with bench.OperationCount() as count:
+                looks.append([features.look(p[None], k, 160) for k in volume.keyframes for p in points_m])
+    assert count.waits.total() == len(volume.keyframes)
+    assert any(seen.any() for _, seen in looks[0])
+    for ours, theirs in zip(*looks, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        np.testing.assert_array_equal(ours[1], theirs[1])
 
 
 def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: ModuleType) -> None:

@@ -541,9 +541,11 @@ def sightings(
     ``of`` is the view of each member; of many views some are asked, evenly over time.
     """
     seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
-    for m in np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int)).tolist():
-        box_px = _grown(members[m].box_px[None])[0]
-        _in_box(points_m, *of[m].camera, of[m].frame.depth_m, box_px, seen, inside)
+    chosen = np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int))
+    for m in map(int, chosen):
+        view, box_px = of[m], _grown(members[m].box_px[None])[0]
+        T_camera_world, k = view.camera
+        _in_box(points_m, T_camera_world, k, view.frame.depth_m, box_px, seen, inside)
     return seen, inside
 
 

@@ -1181,7 +1181,7 @@ class Grounder:
 
     def answer_among(self, scene: PublishedScene, text: str, objects: Sequence[SceneObject]) -> Grounding:
         """Answer a sentence about some objects, gone ones too, by their labels, names and colours alone."""
-        query = Query(text).parsed({o.label for o in objects})
+        query = Query(text)  # read below: names of users are replaced before
         colors = partial(_colors, scene.voxels)
         by_name = with_user_names(query, objects)
         if by_name is not None:

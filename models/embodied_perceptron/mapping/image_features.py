@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -30,6 +31,7 @@ from embodied_perceptron.nn.view_fusion import (
     site_radius,
     stacked,
     view_projection,
+    visible_features,
 )
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Sites
@@ -64,6 +66,7 @@ class ImageFeatures:
         # weak keys: features are freed with their keyframe; each with the pose of its view
         self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
         self.encoded = 0  # number of images so far
+        self._on_host: WeakKeyDictionary[View, View] = WeakKeyDictionary()
         self._prefetching = threading.Lock()
         self._released = False
         self._start_on(WORLD)
@@ -181,17 +184,32 @@ class ImageFeatures:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of (N, 3) points in one keyframe: (N, ``channels``) of the levels that together have at most so
         many channels, coarsest first, padded with zeros; and (N,) whether the keyframe sees them."""
-        view, points = self.view(keyframe), torch.from_numpy(points_m).to(self._device)
+        view, points = self._host_view(self.view(keyframe), channels), torch.from_numpy(points_m)
         radius_m, start = site_radius(1, self._site_size_m), 0
-        features, seen = torch.zeros(len(points), channels), torch.zeros(len(points), dtype=torch.bool)
+        features, seen = np.zeros((len(points), channels), np.float32), np.zeros(len(points), np.bool_)
         for level in reversed(range(len(self._channels))):
             end = start + self._channels[level]
             if end <= channels:
-                sample = sample_view(view, level, points, self._sampling, radius_m)
-                features[sample.rows.cpu(), start:end] = sample.feats.float().cpu()
-                seen[sample.seen.cpu()] = True
+                rows, features[rows, start:end] = visible_features(view, level, points, self._sampling, radius_m)
+                seen[rows] = True
                 start = end
-        return features.numpy(), seen.numpy()
+        return features, seen
+
+    def _host_view(self, view: View, channels: int) -> View:
+        """The view with the coarse levels that together have at most so many channels in host memory, where many small
+        objects look at it. Copied once, in one transfer."""
+        if runs_compiled(view.levels[0]):
+            return view
+        if view not in self._on_host:
+            widths = np.cumsum(self._channels[::-1])
+            first = len(self._channels) - int((widths <= channels).sum())
+            there = [t for t in (*view.levels[first:], view.depth_m) if t is not None]
+            ends = np.cumsum([t.numel() for t in there])[:-1].tolist()
+            together = torch.cat([t.float().flatten() for t in there]).cpu()
+            here = [part.view(t.shape) for part, t in zip(together.tensor_split(ends), there, strict=True)]
+            depth_m = None if view.depth_m is None else here.pop()
+            self._on_host[view] = dataclasses.replace(view, levels=(*view.levels[:first], *here), depth_m=depth_m)
+        return self._on_host[view]
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan

@@ -270,10 +270,30 @@ def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
 def sample_view(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
     if not _is_compiled(points, config):
         return _sample_by_tensors(view, level, points, config, radius_m)
+    rows, cells = _visible_cells(view, level, points, config, radius_m)
+    sites, found = torch.from_numpy(rows), torch.from_numpy(cells)
+    return _Sample(sites, view.levels[level].flatten(0, 1)[found], sites)
+
+
+def visible_features(
+    view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """:func:`sample_view` in host memory, by compiled loops: rows of the (N, 3) points that the view sees, and (S, C)
+    features there."""
+    if config.conventions.unmasked_views:
+        sample = _sample_by_tensors(view, level, points, config, radius_m)
+        return sample.rows.numpy(), sample.feats.float().numpy()
+    rows, cells = _visible_cells(view, level, points, config, radius_m)
+    features = view.levels[level].numpy()
+    return rows, features.reshape(-1, features.shape[2])[cells].astype(np.float32)
+
+
+def _visible_cells(
+    view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
     seen = visible_cells(points.contiguous().numpy(), _compiled_view(view, level, config, radius_m), rows, cells)
-    sites, found = torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
-    return _Sample(sites, view.levels[level].flatten(0, 1)[found], sites)
+    return rows[:seen], cells[:seen]
 
 
 def _compiled_view(view: View, level: int, config: ViewSamplingConfig, radius_m: float) -> CompiledView:
@@ -283,7 +303,9 @@ def _compiled_view(view: View, level: int, config: ViewSamplingConfig, radius_m:
     if view.depth_m is not None and config.occlusion_margin_m is not None:
         depth, margin_m = view.depth_m.float().contiguous().numpy(), config.occlusion_margin_m + radius_m
     h, w = view.levels[level].shape[:2]
-    return CompiledView(tuple(view.projection.flatten().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M)
+    return CompiledView(
+        tuple(view.projection.numpy().ravel().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M
+    )
 
 
 def _sample_by_tensors(
