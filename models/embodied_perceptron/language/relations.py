@@ -694,7 +694,7 @@ def is_beside(name: str) -> Relation:
             seen = sigmoid((measure / distance - 0.25) / 0.08)
         if name in ("front", "behind"):  # a known front decides
             known = g.fronts.max(axis=1, initial=0.0)[p.anchor] > _KNOWN_FRONT
-            return np.asarray(reach * np.where(known, p.ahead(turns), np.maximum(own, seen)))
+            return np.asarray(reach * np.where(known, own, np.maximum(own, seen)))
         return np.asarray(reach * np.maximum(own, np.where(oriented > 0.9, 0.8, 1.0)[p.anchor] * seen))
 
     return holds
