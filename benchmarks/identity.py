@@ -67,9 +67,9 @@ class Tally:
     right_events: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     changes: int = 0
-    told_changes: int = 0
+    reported_changes: int = 0
     left: int = 0
-    told_left: int = 0
+    reported_left: int = 0
     seen: int = 0
     seen_right: int = 0
     update_ms: list[float] = field(default_factory=list)
@@ -92,9 +92,9 @@ class Tally:
             "event_precision": share(self.right_events, self.events),
             **{f"wrong_{kind}": count for kind, count in self.wrong.items()},
             "changes": self.changes,
-            "event_recall": share(self.told_changes, self.changes),
+            "event_recall": share(self.reported_changes, self.changes),
             "left": self.left,
-            "left_told": self.told_left,
+            "left_reported": self.reported_left,
             "last_seen_within_2s": share(self.seen_right, self.seen),
             "update_ms": float(np.median(self.update_ms)) if self.update_ms else None,
             "object_bytes": float(np.mean(self.bytes_of_object)) if self.bytes_of_object else None,
@@ -272,7 +272,7 @@ def judge(
     ids_of: dict[int, int], tally: Tally,
 ) -> None:  # fmt: skip
     """Compare events with what was carried."""
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     at = {thing.id: number for number, thing in now.items()}
     for event in events:
         if event.kind not in (EventKind.MOVED, EventKind.LEFT, EventKind.RETURNED, EventKind.APPEARED):
@@ -287,16 +287,16 @@ def judge(
             right = number in carried and at.get(event.id, number) == number
         tally.right_events += right
         tally.wrong[event.kind] += not right
-        told.add((event.kind, number))
+        reported.add((event.kind, number))
     for number in carried & set(now) & set(ids_of):
         tally.changes += 1
-        tally.told_changes += bool({(EventKind.MOVED, number), (EventKind.RETURNED, number)} & told)
+        tally.reported_changes += bool({(EventKind.MOVED, number), (EventKind.RETURNED, number)} & reported)
     for number in out & set(ids_of):
         tally.changes += 1
         tally.left += 1
-        is_told = (EventKind.LEFT, number) in told
-        tally.told_changes += is_told
-        tally.told_left += is_told
+        is_reported = (EventKind.LEFT, number) in reported
+        tally.reported_changes += is_reported
+        tally.reported_left += is_reported
 
 
 def entries_of(session: Session) -> list[int]:

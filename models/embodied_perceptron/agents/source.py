@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, Perception, SceneObject
@@ -68,11 +68,11 @@ def views_of(thing: SceneObject, keyframes: Sequence[Keyframe]) -> tuple[ObjectV
         at = transform_points(invert_transform(keyframe.T_world_camera), corners)
         if at[:, 2].min() < 0.1:
             continue
-        uv = _pixels(at, frame.intrinsics)
+        uv, _ = project(at, frame.intrinsics)
         low, high = uv.min(axis=0), uv.max(axis=0)
         inside = np.minimum(high, [width, height]) - np.maximum(low, 0.0)
         whole = float((inside.clip(0.0) / np.maximum(high - low, 1e-6)).prod())
-        u, v = (float(x) for x in _pixels(at.mean(axis=0)[None], frame.intrinsics)[0])
+        u, v = project(at.mean(axis=0), frame.intrinsics)[0].tolist()
         if inside.min() < _LEAST_PIXELS or not (0 <= u < width and 0 <= v < height):
             continue
         depth_m = float(frame.depth_m[int(v), int(u)])
@@ -86,11 +86,6 @@ def views_of(thing: SceneObject, keyframes: Sequence[Keyframe]) -> tuple[ObjectV
         ObjectView(k.frame.camera, k.frame.stamp_ns, _small(k.frame.color[a[1] : b[1], a[0] : b[0]]))
         for _, k, a, b in shown[:MAX_VIEWS]
     )
-
-
-def _pixels(at_m: NDArray[np.float64], k: Intrinsics) -> NDArray[np.float64]:
-    """(N, 3) points of a camera -> (N, 2) pixels."""
-    return np.asarray(at_m[:, :2] / at_m[:, 2:] * [k.fx, k.fy] + [k.cx, k.cy])
 
 
 def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

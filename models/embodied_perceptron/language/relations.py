@@ -416,8 +416,9 @@ class Pairs:
             total += share * sigmoid((cosine - _SECTOR_COS) / 0.06)
         return total * near
 
-    def ahead(self, quarter_turns: int) -> F64:
-        """S score: target within the strip before the anchor (0), behind it (2), by the anchor's front."""
+    @cached_property
+    def aimed(self) -> F64:
+        """S score: the anchor's front points at the target, whatever the distance."""
         g = self.g
         half = 0.5 * g.size[:, :2]  # (N, 2) along the own x and y
         total = np.zeros(self.shape)
@@ -425,7 +426,7 @@ class Pairs:
             share = g.fronts[:, k][self.anchor]
             if not (share > 0.01).any():
                 continue
-            side = g.sides[:, (k + quarter_turns) % 4]
+            side = g.sides[:, k]
             beside = np.stack([-side[:, 1], side[:, 0]], axis=1)
             wide, deep = (half[:, 0], half[:, 1]) if k % 2 == 0 else (half[:, 1], half[:, 0])
             reach = 0.5 * (np.abs(beside)[self.anchor] * g.extent[:, :2][self.target]).sum(axis=-1)
@@ -433,11 +434,6 @@ class Pairs:
             before = sigmoid((self.along(side) - 0.6 * deep[self.anchor]) / 0.06)
             total += share * before * sigmoid((0.25 - aside) / 0.08)
         return total
-
-    @cached_property
-    def aimed(self) -> F64:
-        """S score: the anchor's front points at the target, whatever the distance."""
-        return self.ahead(0)
 
     def viewer_side(self, sign: float) -> F64:
         """S score: left (+1) or right (-1) of the anchor, seen by a viewer who faces its front."""

@@ -223,7 +223,7 @@ def _changes(
         if looked:
             reason += f", last looked at {when(max(looked), now_ns)}"
         return query.answer(GroundingStatus.NOT_FOUND, reason=reason, count=0)
-    words = [told(thing, entry, now_ns) for thing, entry in found[:_NAMED]]
+    words = [entry_in_words(thing, entry, now_ns) for thing, entry in found[:_NAMED]]
     if len(found) > _NAMED:
         words.append(f"and {len(found) - _NAMED} more")
     candidates = tuple(thing for thing, _ in found)
@@ -238,7 +238,7 @@ def _at(at_m: tuple[float, float, float]) -> str:
     return "x {:.2f} y {:.2f} z {:.2f} m".format(*at_m)
 
 
-def told(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
+def entry_in_words(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
     """One change in words."""
     time = when(entry.stamp_ns, now_ns)
     if entry.kind in (EventKind.MOVED, EventKind.RETURNED):
@@ -286,5 +286,5 @@ def with_past(answer: Grounding, scene: PublishedScene, lookup: Lookup) -> Groun
     if past.status not in (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS) or not past.candidates:
         return answer
     now_ns = newest_ns(scene.objects, scene.gone, scene.voxels)
-    told = _past_of("seen", past.candidates[0], scene, now_ns)
-    return replace(answer, reason=f"{answer.reason}; {told}" if answer.reason else told)
+    words = _past_of("seen", past.candidates[0], scene, now_ns)
+    return replace(answer, reason=f"{answer.reason}; {words}" if answer.reason else words)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.geometry.transforms import pack_keys, transform_points
+from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.mapping.block_copies import BlockView
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.mapping.voxel_counts import without_bottom
@@ -106,7 +105,7 @@ class MappedSince:
 
     def is_put_there(self, box: NDArray[np.float64], blocks: BlockView, in_file_only: bool = False) -> bool:
         """Whether the place of an object in a (9,) box was in the map clearly before the object; ``in_file_only``: in
-        the file from which the map was loaded."""
+        the file from which the map was loaded; ``blocks``: those of the last :meth:`update`."""
         bounds = Bounds.of(without_bottom(box[None]))
         edge_m = BLOCK_EDGE * blocks.voxel_size_m
         low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
@@ -117,17 +116,10 @@ class MappedSince:
         beside = near[:, :2].all(axis=1) & (blocks.coords[:, 2] <= high[2])
         lowest = low[2] + (high[2] > low[2])  # the lowest blocks hold the floor too
         inside = ((blocks.coords >= [low[0], low[1], lowest]) & (blocks.coords <= high)).all(axis=1)
-        own, around = self._of(blocks.coords[inside]), self._of(blocks.coords[beside & ~inside])
+        own, around = self._since_ns[inside], self._since_ns[beside & ~inside]
         if not len(own) or not len(around) or (in_file_only and np.median(around) > _LOADED_NS):
             return False
         return bool(np.median(own) - np.median(around) >= _LATER_NS)
-
-    def _of(self, coords: NDArray[np.int32]) -> NDArray[np.int64]:
-        if not len(coords) or not len(self._keys):
-            return np.zeros(0, np.int64)
-        keys = pack_keys(torch.from_numpy(coords.astype(np.int64))).numpy()
-        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        return np.asarray(self._since_ns[at][self._keys[at] == keys])
 
 
 def newest(histories: Sequence[History]) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners, box_rotations
 from embodied_perceptron.geometry.transforms import quaternion_to_rotation, rotation_to_quaternion
-from embodied_perceptron.language.time_questions import newest_ns, told
+from embodied_perceptron.language.time_questions import entry_in_words, newest_ns
 from embodied_perceptron.results import EventKind, Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.visualization.drawing import (
     PATH_COLOR,
@@ -695,7 +695,7 @@ def changes_html(perception: Perception) -> str:
     now_ns = newest_ns(perception.objects, perception.gone, None)
     changes = [(e, o) for o in things for e in o.history if e.kind != EventKind.FOUND]
     changes.sort(key=lambda change: -change[0].stamp_ns)
-    rows = [f"<div>{shown(told(o, e, now_ns), 200)}</div>" for e, o in changes[:_SHOWN_CHANGES]]
+    rows = [f"<div>{shown(entry_in_words(o, e, now_ns), 200)}</div>" for e, o in changes[:_SHOWN_CHANGES]]
     return _block("".join(rows) or "Nothing has changed yet.", "ep-changes")
 
 
