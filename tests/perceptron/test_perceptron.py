@@ -171,7 +171,7 @@ def test_perceiving_does_not_block_fusing():
     def held(*args):
         inside.set()
         assert go_on.wait(20)
-        update(*args)
+        return update(*args)
 
     perceptron.map._objects.update = held
     thread = threading.Thread(target=perceptron.perceive)

@@ -394,7 +394,7 @@ def test_a_bag_without_the_nodes_topics_is_refused_with_both_names(
     write_ordinary_bag(tmp_path / "bag", {"/head/rgb": "sensor_msgs/msg/Image", "/tf": "tf2_msgs/msg/TFMessage"})
     perception = rclpy.create_node("perception", context=listener.context)
     perception.create_subscription(Image, "/color/image_raw", lambda _: None, 10)
-    process = start("bag_player", tmp_path / "bag", "--timeout", 1, domain=domain)
+    process = start("bag_player", tmp_path / "bag", "--timeout", 8, domain=domain)
     try:
         assert listener.spin_until_exit(process) == EXIT_NO_SUBSCRIBER
     finally:
