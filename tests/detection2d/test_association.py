@@ -142,6 +142,18 @@ def test_a_cup_is_no_part_of_its_table():
     assert sorted(name for c in found for name in c.reported["any"]) == ["cup", "table"]
 
 
+@pytest.mark.parametrize(("names", "count"), [(("door", "doorframe"), 2), (("cup", "mug"), 1)])
+def test_a_door_and_its_frame_are_two_objects(names, count):
+    both = [[detection(label=name) for name in names]] * 3
+    assert len(find_candidates(views(*both))) == count
+
+
+@pytest.mark.parametrize("change", [{"score": 0.3}, {"cut": True}, {"fill": 0.2}])
+def test_one_view_is_enough_where_its_surface_fills_the_box(change):
+    assert len(find_candidates(views([detection()]))) == 1
+    assert not find_candidates(views([replace(detection(), **change)]))
+
+
 def test_what_left_the_map_does_not_count():
     some = views([detection(score=0.8)], [detection(score=0.8, seed=1)])
     there = VoxelIndex.of(snapshot_of(np.concatenate([cube(CUP_BOX[:3], seed=s) for s in range(4)])))

@@ -86,8 +86,8 @@ def test_a_chair_behind_a_table_reaches_the_floor_and_is_no_table(outside):
         return top[inside_boxes(box[None], top, 0.0)[:, 0]]
 
     box = box_along(BACK, 0.0)
-    away = np.array([0.0, -1.0, 0.0])
-    done, by_shape = complete_box(box, BACK, "chair", TABLE_SHAPE[None], 0.0, PRIORS, (surface, sightings), away)
+    directions = np.array([[0.0, -1.0, 0.0]])
+    done, by_shape = complete_box(box, BACK, "chair", TABLE_SHAPE[None], 0.0, PRIORS, (surface, sightings), directions)
     assert by_shape != outside
     if outside:
         assert done[2] - done[5] / 2 == pytest.approx(0.0, abs=1e-9)
@@ -102,3 +102,15 @@ def test_a_completion_that_views_see_outside_of_the_2d_box_is_refused():
     outside = (lambda _: front, lambda points: (np.full(len(points), 2.0), np.zeros(len(points))))
     done, _ = complete_box(box, BACK, "chair", NO_SHAPES, 0.0, PRIORS, outside)
     np.testing.assert_array_equal(done, box)
+
+
+@pytest.mark.parametrize(("label", "face"), [("toaster", (0.29, 0.03, 0.2)), ("cabinet", (0.8, 0.05, 0.75))])
+def test_a_face_gets_the_usual_depth_of_its_class_away_from_the_camera(label, face):
+    points = np.random.default_rng(5).uniform(-0.5, 0.5, (300, 3)) * face + [0.0, 0.0, 0.4]
+    box = box_along(points, 0.0)
+    across, along = np.array([[0.0, 1.0, 0.0]]), np.array([[1.0, 0.0, 0.0]])
+    done, _ = complete_box(box, points, label, NO_SHAPES, 0.0, PRIORS, None, across)
+    assert done[4] == pytest.approx(PRIORS.get(label).usual_m[1])
+    assert done[1] - done[4] / 2 == pytest.approx(box[1] - box[4] / 2)
+    measured, _ = complete_box(box, points, label, NO_SHAPES, 0.0, PRIORS, None, np.concatenate([across, along]))
+    assert measured[4] < done[4]  # the second view shows how deep it is

@@ -83,6 +83,22 @@ def test_what_the_network_has_is_not_taken_away_by_another_name():
         assert exists >= 0.9  # somebody sees something: more is there, not less
 
 
+@pytest.mark.parametrize(("views", "score", "silent"), [(1, 0.45, 0), (1, 0.45, 6), (2, 0.35, 0)])
+def test_weak_reports_do_not_take_a_sure_name(views, score, silent):
+    network = found((CHAIR, 0.5, "bin", {"bin": 0.5, UNNAMED: 0.35}))
+    fused = fuse(network, [thing(CHAIR, "chair", views, score, silent=silent)], around(), MODEL.on_photographs())
+    assert fused.labels[0] == "bin"
+    assert fused.posterior(0)["bin"] >= 0.5 * sum(fused.posterior(0).values())
+
+
+def test_reports_without_a_name_make_an_object_and_leave_names_alone():
+    fused = fuse(found((CHAIR, 0.6, "bin")), [thing(CHAIR, UNNAMED, 5, 0.9)], around(), MODEL)
+    assert fused.labels == ("bin",)
+    assert fused.scores[0] >= 0.6
+    alone = fuse(found(), [thing(CHAIR, UNNAMED, 5, 0.9)], around(), MODEL)
+    assert alone.labels == (UNNAMED,)
+
+
 def test_a_name_that_is_all_but_given_up_is_replaced():
     network = found((CHAIR, 0.8, UNNAMED, {"bin": 0.05, "chair": 0.05, UNNAMED: 0.7}))
     fused = fuse(network, [thing(CHAIR, "chair", 6, 0.9)], around(), MODEL)

@@ -102,12 +102,27 @@ def test_points_lie_on_the_surface_and_steps_are_left_out():
     assert np.count_nonzero(apart < 1e-4) > 300
     within = np.abs(samples.points_m[table, :2] - [0.6, 0.0]) <= [0.4001, 0.7001]
     assert within.all()
-    # no sample lies beside a jump of depth
+    # no sample lies beside a jump of depth to something else
     depth = posed.frame.depth_m
     for (u, v), z in zip(samples.uv, samples.depth_m, strict=True):
-        around = depth[max(v - 2, 0) : v + 3 : 2, u].tolist() + depth[v, max(u - 2, 0) : u + 3 : 2].tolist()
-        assert max(abs(a - z) for a in around) <= 0.02 + 0.025 * z + 1e-6
+        cross = [
+            (v, u),
+            (max(v - 2, 0), u),
+            (min(v + 2, K.height - 1), u),
+            (v, max(u - 2, 0)),
+            (v, min(u + 2, K.width - 1)),
+        ]
+        jumps = [abs(depth[at] - z) for at in cross if shown[at] != shown[v, u]]
+        assert max(jumps, default=0.0) <= 2 * (0.02 + 0.025 * z)
     assert len(samples) < len(pixels())
+
+
+@pytest.mark.parametrize("drop", [0.002, 0.004])
+def test_a_plane_seen_flatly_has_no_edges(drop):
+    depth = np.broadcast_to((1.0 / (0.3 + drop * np.arange(K.height)))[:, None], (K.height, K.width)).astype(np.float32)
+    uv = pixels(8)
+    near = (depth[uv[:, 1], uv[:, 0]] > 0.3) & (uv[:, 1] > 1) & (uv[:, 1] < K.height - 2)
+    assert len(see_surface(np.ascontiguousarray(depth), K, T, uv[near])) == near.sum()
 
 
 def test_holes_are_filled_by_the_map_and_free_rays_are_not():

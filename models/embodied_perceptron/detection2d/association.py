@@ -28,6 +28,7 @@ from embodied_perceptron.geometry.suppression import (
     LIFTED_ONE_BOX_IOU,
     LIFTED_OTHER_NAME_AFFINITY,
     LIFTED_OTHER_NAME_SIZE,
+    are_layered,
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import NO_MISSES, MissedViews, size_in_picture
@@ -37,7 +38,7 @@ _SMALL_M = 0.45
 _VISIBLE_SHARE = 0.75  # of a surface that is seen in a full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
 _MIN_SIZE_PX = 12.0  # a smaller object does not count as missed
-_ONE_VIEW_SCORE = 0.4  # least score of a candidate of one view
+_ONE_VIEW_SCORE, _ONE_VIEW_FILL = 0.4, 0.4  # least score and fill of a candidate of one view
 _PROBES = 48  # points by which a candidate's visibility is judged
 _OWN_M = 0.15  # a probe this far, or the object's size, behind the measured surface is occluded by the object itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured surface: constant, and share of depth
@@ -342,8 +343,7 @@ def find_candidates(
     items = _items(views, index)
     view = np.array([v for v, _ in items.of], dtype=np.int64)
     groups = group_detections(sighted(items, views, cache), view, items.name)
-    # a single detection of low score is no candidate, nor one that the image border cuts
-    groups = [g for g in groups if len(g) > 1 or (items.score[g[0]] >= _ONE_VIEW_SCORE and not items.lifted[g[0]].cut)]
+    groups = [g for g in groups if len(g) > 1 or _suffices(items.lifted[g[0]])]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
     joined = _join_names(items, groups, candidates)
@@ -351,6 +351,12 @@ def find_candidates(
         candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
     return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
+
+
+def _suffices(single: LiftedDetection) -> bool:
+    """True when one detection is a candidate: of a high score, not cut by the image border, and its surface fills its
+    2-D box. Otherwise something in front of the object may have been lifted."""
+    return single.score >= _ONE_VIEW_SCORE and not single.cut and single.fill >= _ONE_VIEW_FILL
 
 
 def _join_names(
@@ -369,6 +375,8 @@ def _join_names(
             apart = (ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)
             alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
             if apart.any() or not alike or items.name[rows[0]] in items.name[others]:
+                continue
+            if any(are_layered(items.lifted[rows[0]].label, items.lifted[r].label) for r in others):
                 continue
             shared = len(np.intersect1d(cells[i], cells[j], assume_unique=True))
             fewer = min(len(cells[i]), len(cells[j]))

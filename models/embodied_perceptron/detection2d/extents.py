@@ -2,7 +2,7 @@
 
 The surface of an object bounds its box from inside, and is never given up. Where depth is missing (screens, glass), the
 box grows until its projection fills the object's 2-D boxes. What no view shows is completed: by a shape of the map
-(:mod:`embodied_perceptron.scene.segmentation`), down to the floor, or to the least size of the class. A completion is
+(:mod:`embodied_perceptron.scene.segmentation`), down to the floor, or to the usual size of the class. A completion is
 refused where a view sees surface in it outside of the object's 2-D box: a sink is no column that stands on the floor,
 and a chair at a table is not the table.
 """
@@ -29,6 +29,7 @@ _AGREE = 0.6  # least share of the surface in a completion that the views have i
 _SEEN = 12.0  # fewer sightings of that surface are no evidence
 _HELD = 0.75  # least share of the surface that a shape holds: no shape overrides voxels
 _ROUNDS = 4
+_ACROSS = 0.6  # largest cosine of a view's direction and a side that it measures
 _SLACK_PX, _SLACK = 3.0, 0.05  # of a 2-D box's side that a projection need not fill: constant, and share of the side
 _LONGER = 1.15  # a box grows to the largest size of its class times this
 
@@ -44,7 +45,7 @@ def complete_box(
     floor_z_m: float,
     priors: ClassPriors,
     views: Views | None = None,
-    away: F64 | None = None,
+    directions: F64 | None = None,
 ) -> tuple[F64, bool]:
     """Complete the box of an object.
 
@@ -56,7 +57,7 @@ def complete_box(
         floor_z_m: height of the floor.
         priors: size priors of names.
         views: the map's surface and the object's sightings of it; None = completions are not checked.
-        away: (3,) mean viewing direction; None = unknown.
+        directions: (V, 3) viewing directions; None = unknown.
 
     Returns the (9,) box, and whether it is a shape of the map.
     """
@@ -76,41 +77,52 @@ def complete_box(
         seen, inside = sightings(points)
         return float(seen.sum()) < _SEEN or float(inside.sum()) >= _AGREE * float(seen.sum())
 
-    if small or (prior is not None and prior.mounted in ("wall", "ceiling")):
+    if prior is not None and prior.mounted in ("wall", "ceiling"):
         return box, False
-    chosen = _best_shape(shapes, points_m, label, floor_z_m, priors, lambda new: agrees(new, None))
+    chosen = None
+    if not small:
+        chosen = _best_shape(shapes, points_m, label, floor_z_m, priors, lambda new: agrees(new, None))
     if chosen is not None:
         return chosen, True
     if prior is None:
         return box, False
     bottom_m = box[2] - box[5] / 2
-    if prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
+    if not small and prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
         top_m = box[2] + box[5] / 2
         extended: F64 = box.copy()
         extended[2], extended[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
         if agrees(extended, box):
             box = extended
-    if away is not None:
-        wider = _least_footprint(box, prior, away)
+    if directions is not None:
+        wider = _usual_footprint(box, prior, directions)
         if wider is not None and agrees(wider, box):
             box = wider
     return box, False
 
 
-def _least_footprint(box: F64, prior: ClassPrior, away: F64) -> F64 | None:
-    """Grow the sides of a (9,) box to the least ones of the class, away from the cameras; None = large enough."""
-    least = np.array([prior.long_m[0], prior.short_m[0]]) * 1.1
-    if (box[3:5] >= least).all():
-        return None
+def _usual_footprint(box: F64, prior: ClassPrior, directions: F64) -> F64 | None:
+    """Grow the sides of a (9,) box that no view measures to the usual ones of the class, away from the cameras.
+
+    A view measures the side across its direction; ``directions``: (V, 3) of the views that show the object uncut, or of
+    all views without one. None = nothing is missing.
+    """
     c, s = np.cos(box[6]), np.sin(box[6])
     axes = np.array([[c, s], [-s, c]])
+    flat = directions[:, :2] / np.maximum(np.linalg.norm(directions[:, :2], axis=1, keepdims=True), 1e-9)
+    along = flat @ axes.T  # (V, 2) cosines
+    measured = (np.abs(along) < _ACROSS).any(axis=0)
+    long_m, short_m = prior.usual_m
     result: F64 = box.copy()
     for axis in range(2):
-        grow = max(least[axis] - box[3 + axis], 0.0)
-        side = float(np.sign(axes[axis] @ away[:2])) * min(1.0, abs(float(axes[axis] @ away[:2])) * 2)
-        result[:2] += 0.5 * grow * side * axes[axis]
+        other = box[4 - axis]
+        is_long = abs(np.log(other / short_m)) < abs(np.log(other / long_m))  # the other side is the short one
+        usual = long_m if is_long else short_m
+        least = (prior.long_m[0], prior.short_m[0])[axis] * 1.1
+        grow = max((least if measured[axis] else usual) - box[3 + axis], 0.0)
+        away = float(along[:, axis].mean())
+        result[:2] += 0.5 * grow * np.sign(away) * min(1.0, 2 * abs(away)) * axes[axis]
         result[3 + axis] += grow
-    return result
+    return None if (result[3:5] == box[3:5]).all() else result
 
 
 def inside_boxes(boxes: F64, points_m: F64, margin_m: float) -> NDArray[np.bool_]:

@@ -177,8 +177,8 @@ def fuse(
         posterior = hypothesis.posterior
         if posterior is None:
             posterior = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
-            if hypothesis.prior is not None and not any(one.reported for one in hypothesis.evidence):
-                posterior = _with_sure_name(hypothesis.prior, posterior)
+            if hypothesis.prior is not None and can_name:
+                posterior = _with_sure_name(hypothesis, posterior, model)
         exists = sum(posterior.values())
         if hypothesis.prior is None and exists < min_probability:
             continue
@@ -191,13 +191,14 @@ def fuse(
                 named[label] = max(named.get(label, 0.0), p)
                 add(network.boxes[i], p, label, posterior)
         least = min_probability if hypothesis.prior is None else _LEAST
-        for name in sorted({name for one in hypothesis.evidence for name in one.reported} - named.keys()):
+        reported = {name for one in hypothesis.evidence for name in one.reported}
+        for name in sorted(reported - named.keys() - {UNNAMED}):
             if posterior.get(name, 0.0) >= least:
                 named[name] = posterior[name]
                 add(_box_of(name, hypothesis, network, lifted), named[name], name, posterior)
         best = max(named.values(), default=0.0)
         nameless = [i for i in hypothesis.rows.tolist() if network.labels[i] == UNNAMED]
-        if best >= NAME_SHARE * exists or not (nameless or _is_unsure_now(hypothesis.prior)):
+        if best >= NAME_SHARE * exists or not (nameless or hypothesis.prior is None or _sure_name(hypothesis.prior)):
             continue
         was = sum(before.values())
         for i in nameless:
@@ -215,14 +216,32 @@ def fuse(
     )
 
 
-def _with_sure_name(prior: Mapping[str, float], posterior: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the posterior after missed detections alone: they speak against the object, not for another name, where
-    the network has a sure name."""
-    exists = sum(prior.values())
-    if max((p for name, p in prior.items() if name != UNNAMED), default=0.0) < NAME_SHARE * exists:
+def _with_sure_name(
+    hypothesis: Hypothesis, posterior: Mapping[str, float], model: DetectorModel
+) -> Mapping[str, float]:
+    """Return a posterior that keeps a sure name of the network unless the detectors are sure of another.
+
+    Missed detections and unsure reports speak against the object, not for another name.
+    """
+    prior = hypothesis.prior
+    known = _sure_name(prior)
+    if prior is None or not known:
         return posterior
-    left = min(sum(posterior.values()) / exists, 1.0)
+    if any(one.reported for one in hypothesis.evidence):
+        alone = model.posterior(None, hypothesis.evidence, hypothesis.plausibility)
+        others = (p for name, p in alone.items() if name not in (known, UNNAMED))
+        if _sure_name(posterior) == known or max(others, default=0.0) >= NAME_SHARE:
+            return posterior
+    left = min(sum(posterior.values()) / sum(prior.values()), 1.0)
     return {name: p * left for name, p in prior.items()}
+
+
+def _sure_name(names: Mapping[str, float] | None) -> str:
+    """Return the name that has the larger part of an object's probability; "" without one."""
+    likeliest = max(
+        (pair for pair in (names or {}).items() if pair[0] != UNNAMED), key=lambda n: n[1], default=("", 0.0)
+    )
+    return likeliest[0] if likeliest[1] >= NAME_SHARE * sum((names or {}).values()) else ""
 
 
 def _moved(score: float, before: float | None, after: float) -> float:
@@ -230,14 +249,6 @@ def _moved(score: float, before: float | None, after: float) -> float:
     if before is None or before <= 0.0:
         return score
     return score * after / before if after < before else min(score + after - before, 1.0)
-
-
-def _is_unsure_now(prior: Mapping[str, float] | None) -> bool:
-    """True when an object without a sure name is new or had a sure name in the prior."""
-    if prior is None:
-        return True
-    best = max((p for name, p in prior.items() if name != UNNAMED), default=0.0)
-    return best >= NAME_SHARE * sum(prior.values())
 
 
 def _box_of(

@@ -298,13 +298,18 @@ def _measured(
         z[i] = depth_m[v[i], u[i]]
         if not (z[i] >= min_m and z[i] <= max_m):
             continue
-        allowed = _EDGE_M + _EDGE_SHARE * z[i]
+        # the inverse depth of a plane is linear in the pixel coordinates, so a level surface seen flatly has no edge
+        allowed = (_EDGE_M + _EDGE_SHARE * z[i]) / (z[i] * z[i])
         usable[i] = True
-        for du, dv in ((_EDGE_STEP_PX, 0), (-_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX), (0, -_EDGE_STEP_PX)):
-            row = min(max(v[i] + dv, 0), height - 1)
-            column = min(max(u[i] + du, 0), width - 1)
-            neighbour = np.float64(depth_m[row, column])
-            if neighbour > 0 and abs(neighbour - z[i]) > allowed:
+        for du, dv in ((_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX)):
+            bend = 0.0
+            for sign in (-1, 1):
+                row = min(max(v[i] + sign * dv, 0), height - 1)
+                column = min(max(u[i] + sign * du, 0), width - 1)
+                neighbour = np.float64(depth_m[row, column])
+                if neighbour > 0:
+                    bend += 1.0 / neighbour - 1.0 / z[i]
+            if abs(bend) > allowed:
                 usable[i] = False
     return z, usable
 
@@ -314,6 +319,7 @@ NO_SURFACE = "no_surface"  # too few pixels with depth
 NO_FOREGROUND = "no_foreground"  # nothing differs from the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
+_GOES_ON = 0.2  # weight of a part that goes on beside the box, where all do
 _DIRECTION_POINTS = 200
 _PROBES = 24
 
@@ -362,6 +368,10 @@ class LiftedDetection:
         size_px: shorter side of the 2-D box.
         row: index among the image's detections.
         plausibility: log-plausibility of the box for the name.
+        box_px: (4,) of the detection.
+        around_m: (L, 3) other points in the box at a possible height.
+        sides_known: (4,) True for sides of the 2-D box that do not reach the image border.
+        fill: share of the 2-D box that the foreground spans.
     """
 
     label: str
@@ -375,6 +385,7 @@ class LiftedDetection:
     box_px: NDArray[np.float64]
     around_m: NDArray[np.float64]
     sides_known: NDArray[np.bool_]
+    fill: float = 1.0
 
     @cached_property
     def probes_m(self) -> NDArray[np.float64]:
@@ -470,6 +481,7 @@ def lift_view(
                 found.boxes_px[row],
                 around,
                 known,
+                float(np.ptp(offset[inner.row[front]], axis=0).prod()) / (2 * (1 - rules.border)) ** 2,
             )
         )
     return lifted, drops
@@ -579,12 +591,7 @@ def foreground(
         prior: size prior of the name.
         rules: see :class:`LiftRules`.
     """
-    height_m = inner.points_m[:, 2] - floor_z_m
-    keep = height_m > rules.floor_m
-    if prior is not None:
-        if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
-            keep = height_m > -rules.floor_m
-        keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
+    keep, beside = (_possible(samples.points_m, floor_z_m, prior, rules) for samples in (inner, ring))
     nothing = np.zeros(0, np.int64)
     possible = np.flatnonzero(keep)
     if len(possible) < rules.min_points:
@@ -595,20 +602,66 @@ def foreground(
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
     small = prior.small if prior is not None else angle * depth_m < 0.6
     if small:
-        keep = _without_support(inner, ring, keep, depth_m, prior, rules)
+        keep, beside = _without_support(inner, ring, keep, depth_m, prior, rules)
     rows = np.flatnonzero(keep)
     if len(rows) < rules.min_points:
         return nothing, possible
-    points, weight, depths = inner.points_m[rows], weight[rows], inner.depth_m[rows]
-    spacing_m = angle * median(depths) / rules.side_samples
+    spacing_m = angle * median(inner.depth_m[rows]) / rules.side_samples
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
-    part = connected(points, weight, cell_m)
-    rows, points = rows[part], points[part]
+    shares = 1.0 / len(inner), 1.0 / max(len(ring), 1)
+    rows = rows[_fitting_part(inner.points_m[rows], offset[rows], weight[rows], ring.points_m[beside], shares, cell_m)]
     if prior is not None:  # points further from the centre than the object's length are of another object
+        points = inner.points_m[rows]
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
         rows = rows[np.linalg.norm(points - center, axis=1) <= reach]
     return rows, np.setdiff1d(possible, rows, assume_unique=True)
+
+
+def _fitting_part(
+    points_m: NDArray[np.float64],
+    offset: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    around_m: NDArray[np.float64],
+    shares: tuple[float, float],
+    cell_m: float,
+) -> NDArray[np.bool_]:
+    """Return (K,) a mask of the connected part that fits the 2-D box best.
+
+    2-D boxes are tight, so an object reaches the sides of its box and does not go on beside it.
+
+    Args:
+        points_m, offset, weight: (K, 3), (K, 2) and (K,) of the points in the box.
+        around_m: (R, 3) points beside the box.
+        shares: of one point among the box's pixels, and among those beside it.
+        cell_m: cells of this size that touch are connected.
+    """
+    n = len(points_m)
+    parts = connected_parts(np.concatenate([points_m, around_m]), cell_m)
+    count = int(parts.max()) + 1
+    within = np.bincount(parts[:n], minlength=count)
+    beside = np.bincount(parts[n:], minlength=count)
+    goes_on = np.minimum(beside * shares[1] / np.maximum(within * shares[0], 1e-9), 1.0)
+    ends = np.full((4, count), -np.inf)
+    for axis in range(2):
+        np.maximum.at(ends[axis], parts[:n], offset[:, axis])
+        np.maximum.at(ends[axis + 2], parts[:n], -offset[:, axis])
+    fill = np.where(within > 0, (ends[0] + ends[2]) * (ends[1] + ends[3]) / 4, 0.0)
+    value = np.bincount(parts[:n], weights=weight, minlength=count) * (1.0 + _GOES_ON - goes_on) * (fill + 0.01)
+    return np.asarray(parts[:n] == np.argmax(value))
+
+
+def _possible(
+    points_m: NDArray[np.float64], floor_z_m: float, prior: ClassPrior | None, rules: LiftRules
+) -> NDArray[np.bool_]:
+    """Return (K,) True for points at a possible height for the name."""
+    height_m = points_m[:, 2] - floor_z_m
+    keep = height_m > rules.floor_m
+    if prior is not None:
+        if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
+            keep = height_m > -rules.floor_m
+        keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
+    return np.asarray(keep)
 
 
 def _weighted_median(values: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
@@ -624,21 +677,23 @@ def _without_support(
     depth_m: float,
     prior: ClassPrior | None,
     rules: LiftRules,
-) -> NDArray[np.bool_]:
-    """Return (M,) the points above the level surface around a small object; on it for a flat object."""
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (M,) the points above the level surface around a small object, on it for a flat object; and (R,) those of
+    the ring above it."""
     near = np.abs(ring.depth_m - depth_m) < 0.35
     level_m = _support_height(ring.points_m[near, 2])
-    if level_m is None:
-        return keep & (np.abs(inner.depth_m - depth_m) < 0.35)
-    tolerance_m = rules.support_m + rules.support_share * depth_m
     close = keep & (np.abs(inner.depth_m - depth_m) < 0.35)
+    if level_m is None:
+        return close, near
+    tolerance_m = rules.support_m + rules.support_share * depth_m
     above = close & (inner.points_m[:, 2] > level_m + tolerance_m)
+    beside = near & (ring.points_m[:, 2] > level_m + tolerance_m)
     on_it = close & (np.abs(inner.points_m[:, 2] - level_m) <= tolerance_m)
     if prior is not None and prior.flat and np.count_nonzero(above) < 0.5 * np.count_nonzero(on_it):
-        return on_it | (above & (inner.points_m[:, 2] < level_m + 0.08))
+        return on_it | (above & (inner.points_m[:, 2] < level_m + 0.08)), beside
     if np.count_nonzero(above) >= max(rules.min_points, 0.08 * np.count_nonzero(close)):
-        return np.asarray(above)
-    return on_it if prior is None else np.zeros(len(keep), dtype=bool)
+        return np.asarray(above), beside
+    return (on_it if prior is None else np.zeros(len(keep), dtype=bool)), beside
 
 
 def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float = 0.25) -> float | None:
@@ -655,14 +710,17 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
 
 
 def connected(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """Return (K,) a mask of the connected part of most weight; cells of ``cell_m`` that touch are connected."""
-    result: NDArray[np.bool_] = _cluster(points_m, weight, cell_m)
-    return result
+    """Return (K,) a mask of the connected part of most weight; on equal weight the first of :func:`connected_parts`."""
+    parts = connected_parts(points_m, cell_m)
+    return np.asarray(parts == np.argmax(np.bincount(parts, weights=weight)))
 
 
 @njit(cache=True, nogil=True)
-def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """Compiled :func:`connected`; on equal weight the part of the lowest x (then y, z) of a cell."""
+def connected_parts(points_m: NDArray[np.float64], cell_m: float) -> NDArray[np.int64]:
+    """Return (K,) the number of the connected part of each point, by the lowest x (then y, z) of its cells.
+
+    Cells of ``cell_m`` that touch are connected.
+    """
     cell = np.empty((len(points_m), 3), np.int64)
     for i in range(len(points_m)):
         for axis in range(3):
@@ -696,13 +754,9 @@ def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m:
                             part[a, b, c] = parts
                             stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = a, b, c
                             waiting += 1
-    total = np.zeros(parts + 1)
+    out = np.empty(len(cell), np.int64)
     for i in range(len(cell)):
-        total[part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1]] += weight[i]
-    best = np.argmax(total)
-    out = np.empty(len(cell), np.bool_)
-    for i in range(len(cell)):
-        out[i] = part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] == best
+        out[i] = part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] - 1
     return out
 
 

@@ -687,9 +687,11 @@ class DetectionLift:
         if self._surface is not None:
             within = partial(self._surface.within, limit=_COMPLETION_PROBES)
             views = (within, lambda points: sightings(points, members, of))
-        away = np.mean([T[2, :3] for T, _ in cameras], axis=0)
+        directions = np.stack([T[2, :3] for T, _ in cameras])
+        uncut = np.array([not d.cut for d in members])
+        directions = directions[uncut] if uncut.any() else directions
         points_m = candidate.points_m
-        box, by_shape = complete_box(box, points_m, label, self._shapes, floor_z_m, self.priors, views, away)
+        box, by_shape = complete_box(box, points_m, label, self._shapes, floor_z_m, self.priors, views, directions)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))
@@ -712,8 +714,9 @@ class DetectionLift:
 
 
 def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
-    """Return the likeliest name and its probability."""
-    return max((pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
+    """Return the likeliest name and its probability; :data:`UNNAMED` where no name is reported."""
+    names = [pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED] or list(posterior.items())
+    return max(names, key=lambda pair: pair[1])
 
 
 _Known = tuple[object, ...]

@@ -371,7 +371,12 @@ def one_object_iou(a: str, b: str) -> float:
         return _ONE_OBJECT_IOU
     if a == b:
         return _ONE_NAME_IOU
-    return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _TWO_NAMES_IOU
+    return _LAYERED_IOU if are_layered(a, b) else _TWO_NAMES_IOU
+
+
+def are_layered(a: str, b: str) -> bool:
+    """Return True when objects of these two names are usually at one location, as a door and its frame."""
+    return a != b and a in _LAYERED and b in _LAYERED
 
 
 def is_one_object(iou: float, thin_iou: float, name_a: str, name_b: str, two: bool) -> bool:

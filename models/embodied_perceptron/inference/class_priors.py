@@ -44,6 +44,7 @@ class ClassPrior:
         height_m: of the object.
         bottom_m, top_m: above the floor.
         mounted: "floor", "object", "wall" or "ceiling": its usual support.
+        usual_m: usual long and short side.
     """
 
     long_m: tuple[float, float]
@@ -52,6 +53,7 @@ class ClassPrior:
     bottom_m: tuple[float, float]
     top_m: tuple[float, float]
     mounted: str
+    usual_m: tuple[float, float]
 
     @property
     def small(self) -> bool:
@@ -134,7 +136,7 @@ def _widened(entry: dict[str, Any], wider: float, higher_m: float) -> ClassPrior
     mounted = max(sorted(entry["mounted"]), key=lambda where: entry["mounted"][where])
     bottom, top, more_m = ranges["bottom_m"], ranges["top_m"], _HIGHER_M if mounted == "floor" else higher_m
     ranges["bottom_m"], ranges["top_m"] = (bottom[0], bottom[1] + more_m), (top[0], top[1] + more_m)
-    return ClassPrior(**ranges, mounted=mounted)
+    return ClassPrior(**ranges, mounted=mounted, usual_m=(entry["long_m"][1], entry["short_m"][1]))
 
 
 @lru_cache(maxsize=1)
@@ -156,7 +158,9 @@ def _from_tables(wider: float, higher_m: float, sections: tuple[str, ...]) -> Cl
     priors = {label: _widened(entry, wider, higher_m) for label, entry in counted.items()}
     for label, entry in (pair for section in sections for pair in by_hand[section].items()):
         ranges = {name: (float(entry[name][0]), float(entry[name][1])) for name in _SIZES}
-        priors[label] = ClassPrior(**ranges, mounted=entry["mounted"])
+        usual = [float(np.sqrt(ranges[name][0] * ranges[name][1])) for name in ("long_m", "short_m")]
+        known = priors[label].usual_m if label in priors else (usual[0], usual[1])
+        priors[label] = ClassPrior(**ranges, mounted=entry["mounted"], usual_m=known)
     return ClassPriors(priors, names)
 
 

@@ -69,7 +69,7 @@ class Evidence:
 
     Attributes:
         source: name of the detector.
-        reported: name -> (number of views that report it, best score).
+        reported: name -> (number of views that report it, best score); :data:`UNNAMED` is a report without a name.
         missed: number of views that show the location fully and report nothing, by size in the image.
         vocabulary: names that the detector can report.
     """
@@ -139,7 +139,7 @@ class DetectorConfusions:
         probability ``1 - score``. Wrong reports of a first view are distributed as measured; a repeated one is a
         coincidence, less likely for rare names. :data:`UNNAMED` stands for all names without a report.
         """
-        if reported == true:
+        if reported in (true, UNNAMED):
             return 0.0, 0.0
         key = reported, true
         if key not in self._doubts:
@@ -159,7 +159,7 @@ class DetectorConfusions:
         return share, own / _share(self.things.get(true, 0), total, usual)
 
     def _log_confusion(self, reported: str, true: str) -> float:
-        if reported == true:
+        if reported in (true, UNNAMED):
             return 0.0
         counts = self.reported.get(reported, {})
         wrong = sum(n for name, n in counts.items() if name not in (reported, NOTHING))
@@ -313,7 +313,7 @@ def features(
     Arguments as of :meth:`DetectorModel.posterior`.
     """
     known = {} if prior is None else {name: p for name, p in prior.items() if name != UNNAMED}
-    reported = {name for one in evidence for name in one.reported}
+    reported = {name for one in evidence for name in one.reported} - {UNNAMED}
     states = [NOTHING, *sorted({*known, *reported}), UNNAMED]
     offset = _log_prior(states, prior, known)
     table = np.zeros((len(states), len(FEATURES)))
