@@ -288,10 +288,10 @@ def test_a_bright_square_lies_where_the_fit_says(name, picture):
     box = np.array([0.25 * picture[0], 0.4 * picture[1], 0.6 * picture[0], 0.8 * picture[1]]).round()
     left, top, right, bottom = box.astype(int)
     image[top:bottom, left:right] = 255
-    tensor, fit = LAYOUTS[name].prepare(image, (160, 128))
+    tensor, fit = LAYOUTS[name].image.prepare(image, (160, 128))
     assert tensor.shape == (1, 3, 128, 160)
     assert tensor.dtype == np.float32
-    black = LAYOUTS[name].prepare(np.zeros_like(image), (160, 128))[0]
+    black = LAYOUTS[name].image.prepare(np.zeros_like(image), (160, 128))[0]
     changed = np.abs(tensor - black).sum(axis=(0, 1)) > 0.5 * np.abs(tensor - black).sum(axis=(0, 1)).max()
     rows, columns = np.nonzero(changed)
     inside = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]], dtype=float)
@@ -498,7 +498,7 @@ def test_a_deimv2_with_a_large_backbone_gets_normalised_images(tmp_path):
     assert OnnxDetector(path).layout.name == "rtdetr"
     path = write_constant_model(tmp_path / "s.onnx", rtdetr_outputs("labels"), description="backbone.dinov3.blocks")
     assert OnnxDetector(path).layout.name == "deimv2"
-    tensor, fit = LAYOUTS["deimv2"].prepare(np.full((50, 100, 3), 255, np.uint8), (64, 64))
+    tensor, fit = LAYOUTS["deimv2"].image.prepare(np.full((50, 100, 3), 255, np.uint8), (64, 64))
     white = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
     np.testing.assert_allclose(tensor[0, :, 32, 32], white, 1e-5)
     assert fit.offset == (0, 16)

@@ -81,15 +81,9 @@ class Detections2d:
 
     def take(self, rows: NDArray[np.integer[Any]]) -> Detections2d:
         """Select detections, in the order of ``rows``."""
-        return Detections2d(
-            self.camera,
-            self.stamp_ns,
-            self.boxes_px[rows],
-            self.scores[rows],
-            tuple(self.labels[i] for i in rows),
-            None if self.masks is None else self.masks[rows],
-            None if self.embeddings is None else self.embeddings[rows],
-        )
+        parts = (None if part is None else part[rows] for part in (self.masks, self.embeddings))
+        labels = tuple(self.labels[i] for i in rows)
+        return Detections2d(self.camera, self.stamp_ns, self.boxes_px[rows], self.scores[rows], labels, *parts)
 
 
 def no_detections(camera: str, stamp_ns: int) -> Detections2d:

@@ -241,11 +241,11 @@ class OnnxDetector:
         picture = (frame.intrinsics.width, frame.intrinsics.height)
         if self._size is not None:
             size = self._size
-        elif self.layout.stretched:
+        elif self.layout.image.place == "stretched":
             size = (self._long_side_px, self._long_side_px)
         else:
             size = free_input_size(picture, self._long_side_px)
-        tensor, fit = self.layout.prepare(frame.color, size)
+        tensor, fit = self.layout.image.prepare(frame.color, size)
         outputs = self._run(tensor, size)
         try:
             raw = self.layout.decode(outputs, size, len(self.classes), self.limits.min_score)

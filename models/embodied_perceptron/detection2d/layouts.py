@@ -427,15 +427,6 @@ class Layout:
     long_side_px: int = 640
     coco_ids: bool = False
 
-    @property
-    def stretched(self) -> bool:
-        """Whether the image is stretched to the input's aspect."""
-        return self.image.place == "stretched"
-
-    def prepare(self, image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-        """See :meth:`InputImage.prepare`."""
-        return self.image.prepare(image, size)
-
     def form(self, shapes: Shapes, size: Size, classes: int) -> tuple[Form, dict[str, str]]:
         """Return the form of outputs and the output of each of its tensors. Raises :class:`LayoutError`."""
         for form in self.forms:

@@ -160,9 +160,7 @@ class RegionEncoder:
             return found
         every = np.zeros((len(found), some.shape[1]), np.float32)
         every[: len(some)] = some
-        return Detections2d(
-            found.camera, found.stamp_ns, found.boxes_px, found.scores, found.labels, found.masks, every
-        )
+        return replace(found, embeddings=every)
 
 
 def _crop(image: NDArray[np.uint8], box_px: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -504,26 +504,8 @@ class DetectionLift:
             found, drops = slot.detect(keyframe.frame, self._words, limited=self._worker is not None)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
-        except UnknownImageError as error:  # no view of it, and no evidence of absence
-            with self._lock:
-                slot.scheduler.passed_over(error)
-                slot.asked_of[keyframe.frame] = asked
-                self._statistics.dropped[NO_DETECTIONS] += 1
-                self._note_detectors()
-            return True
-        except TooLateError as error:  # it may be in time for the next image
-            _LOG.warning("detector %s: %s; the image is skipped", slot.source, error)
-            with self._lock:
-                slot.scheduler.failed_with(error, now_ns)
-                slot.asked_of[keyframe.frame] = asked
-                self._statistics.dropped[TOO_SLOW] += 1
-                self._note_detectors()
-            return True
         except Exception as error:  # a failing detector must not stop perception
-            slot.detector = None  # rebuilt before the next try
-            with self._lock:
-                slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
-                self._note_detectors()
+            self._note_failure(slot, error, (keyframe.frame, asked), now_ns)
             return True
         with self._lock:
             slot.scheduler.succeeded()
@@ -533,6 +515,26 @@ class DetectionLift:
             self._statistics.detector_ms += (time.perf_counter() - began) * 1e3
             self._note_detectors()
         return True
+
+    def _note_failure(self, slot: DetectorSlot, error: Exception, asked: tuple[RgbdFrame, int], now_ns: int) -> None:
+        """Record why a detector has no answer about an image; only after an unexpected error is the image retried.
+
+        ``asked``: the image, and the number of the words that the detector ran with.
+        """
+        reason = {UnknownImageError: NO_DETECTIONS, TooLateError: TOO_SLOW}.get(type(error))
+        if reason == TOO_SLOW:  # it may be in time for the next image
+            _LOG.warning("detector %s: %s; the image is skipped", slot.source, error)
+        with self._lock:
+            if reason == NO_DETECTIONS:  # no view of the image, and no evidence of absence
+                slot.scheduler.passed_over(error)
+            else:
+                slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
+            if reason is None:
+                slot.detector = None  # rebuilt before the next try
+            else:
+                slot.asked_of[asked[0]] = asked[1]
+                self._statistics.dropped[reason] += 1
+            self._note_detectors()
 
     def _embed_one(self) -> bool:
         """Add embeddings to the newest detections of another program; return False if none lacks them."""
@@ -599,7 +601,9 @@ class DetectionLift:
                     if not _masks_fit(found, frame):
                         self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
                         continue
-                    self._found.setdefault(frame, {})[ANY_DETECTOR] = _stamped_as(found, frame)
+                    self._found.setdefault(frame, {})[ANY_DETECTOR] = replace(
+                        found, camera=frame.camera, stamp_ns=frame.stamp_ns
+                    )
                     self._count(found, Counter())
                 elif camera not in self._cameras and keyframes:
                     self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
@@ -742,12 +746,6 @@ def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
 
 def _masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
     return found.masks is None or found.masks.shape[1:] == frame.depth_m.shape
-
-
-def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:
-    return Detections2d(
-        frame.camera, frame.stamp_ns, found.boxes_px, found.scores, found.labels, found.masks, found.embeddings
-    )
 
 
 def _distinct(

@@ -54,6 +54,12 @@ def test_numbered_classes(class_id, name):
     assert detections_from_message(message, ("a", "b")).labels == (name,)
 
 
+@pytest.mark.parametrize(("class_id", "name"), [("56", "object"), (" 7 ", "object"), ("chair", "chair"), ("", "")])
+def test_numbers_without_names_are_objects(class_id, name):
+    message = Detection2DArray(detections=[detection_2d(class_id, (0, 0, 9, 9), 0.5)])
+    assert detections_from_message(message).labels == (name,)
+
+
 def test_a_turned_box_becomes_the_upright_one_around_it():
     turned = detection_2d("cup", (10.0, 20.0, 30.0, 60.0), 0.5)  # 20 x 40 about (20, 40)
     turned.bbox.center.theta = math.pi / 2

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from vision_msgs.msg import Detection2D, Detection2DArray
 
+from embodied_perceptron.results import UNNAMED
+
 
 @dataclass(frozen=True, eq=False)
 class RawDetections2d:
@@ -31,7 +33,8 @@ def detections_from_message(message: Detection2DArray, class_names: Sequence[str
 
     Args:
         message: box coordinates start at the image's corner, as detectors have them: width W covers [0, W).
-        class_names: names of numeric ``class_id``; larger numbers have no name.
+        class_names: names of numeric ``class_id``; larger numbers have no name. Without any, every number is an object
+            without a name, because class numbers have no usual order.
     """
     best = [max(d.results, key=_score, default=None) for d in message.detections]
     labels = tuple("" if r is None else _name(r.hypothesis.class_id, class_names) for r in best)
@@ -68,6 +71,8 @@ def _name(class_id: str, class_names: Sequence[str]) -> str:
     text = class_id.strip()
     if not (text.isascii() and text.isdigit()):
         return text
+    if not class_names:
+        return UNNAMED
     number = int(text) if len(text) < 6 else len(class_names)
     return class_names[number] if number < len(class_names) else ""
 

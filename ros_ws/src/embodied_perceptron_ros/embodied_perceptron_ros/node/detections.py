@@ -16,7 +16,6 @@ from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
 from embodied_perceptron.detection2d.detections2d import LOW_SCORE, accept_detections
-from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
@@ -53,8 +52,7 @@ class DetectionInputs:
         self._inbox = configured.inbox
         self._health = node.health
         self._limits = limits_from_options(options)
-        self._class_names = tuple(options.classes or COCO_CLASSES)
-        self._names_given = bool(options.classes)
+        self._class_names = options.classes
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -145,8 +143,8 @@ class DetectionInputs:
             self._drop(topic, NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
             return
         raw = detections_from_message(message, self._class_names)
-        if not self._names_given and has_class_numbers(message):
-            detail = f"classes of {topic} are numbers, read as COCO's 80 classes: set their names in lift.classes"
+        if not self._class_names and has_class_numbers(message):
+            detail = f"classes of {topic} are numbers, read as objects without a name: set their names in lift.classes"
             self._health.problem("lift", WARN, detail, NUMBERS, hold_s=_HOLD_S)
             self._log.warning(NUMBERS, detail)
         size = model.intrinsics.width, model.intrinsics.height
