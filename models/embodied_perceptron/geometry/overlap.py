@@ -54,7 +54,7 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 @njit(cache=True, nogil=True)
 def canonical(boxes: Array) -> Array:
-    """Compute ``upright_boxes`` of :mod:`.boxes` in one pass."""
+    """Compute ``canonical_boxes`` of :mod:`.boxes` for boxes of any form."""
     n = boxes.shape[0]
     rot = frames(boxes)[2]
     out: Array = boxes.copy()
