@@ -133,7 +133,7 @@ def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             assert len(children) == 1
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=40) == 0, (tmp_path / "log").read_text()
+            assert process.wait(timeout=60) == 0, (tmp_path / "log").read_text()
             assert not Path(f"/proc/{children[0]}").exists()
         finally:
             process.kill()

@@ -92,7 +92,7 @@ def test_names_corrections_and_questions(tmp_path):
         wrong = CorrectObject.Request(id="Anna's <b>crate</b>", label="crate")
         corrected = peer.call("/perception/correct_object", CorrectObject, wrong)
         assert (corrected.success, corrected.id) == (True, number), corrected
-        wait_until(lambda: boxes[-1].detections[0].results[0].hypothesis.class_id == "crate", 20, "the label")
+        wait_until(lambda: boxes[-1].detections[0].results[0].hypothesis.class_id == "crate", 60, "the label")
         assert peer.call("/perception/save_map", SaveMap, SaveMap.Request(path=str(path))).success
         labels = json.loads(labels_path(path).read_text())
         assert [(c["id"], c["was"], c["label"]) for c in labels["corrections"]] == [(int(number), "object", "crate")]
@@ -143,5 +143,5 @@ def test_a_taken_port_is_said_by_name_and_the_next_one_serves(tmp_path):
             line = next(part for part in process.output.splitlines() if "the map is shown at" in part)
             url = line.rsplit(" ", 1)[1]
             assert f":{port}/" not in url
-            with urllib.request.urlopen(url, timeout=20) as page:
+            with urllib.request.urlopen(url, timeout=60) as page:
                 assert page.status == 200

@@ -75,7 +75,7 @@ def in_graph(node: PerceptionNode, right: str) -> set[str]:
 
 def settled(read: Callable[[], set[str]], needed: set[str]) -> set[str]:
     """What ``read`` gives once all that is needed is there: the graph learns of the node itself a little later."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while needed - (names := read()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return names

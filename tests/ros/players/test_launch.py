@@ -279,7 +279,7 @@ def run_launch(prefix: Path, file: str, arguments: list[str], until: str, tmp_pa
             while until not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         finally:
             process.kill()
     text = log.read_text()

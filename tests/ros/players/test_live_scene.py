@@ -64,7 +64,7 @@ def test_tools_say_what_the_node_says(tmp_path, monkeypatch):
                 return boxes and boxes[-1].detections
 
             wait_until(found, 60, "an object")
-            answer = wait_until(lambda: call_tool(source, "list_objects", {}).values["objects"], 20, "its box")
+            answer = wait_until(lambda: call_tool(source, "list_objects", {}).values["objects"], 60, "its box")
             shown = {d.id: d.bbox.center.position for d in boxes[-1].detections}
             assert {str(o["id"]) for o in answer} == set(shown)
             for o in answer:
@@ -77,8 +77,8 @@ def test_tools_say_what_the_node_says(tmp_path, monkeypatch):
                 assert "no language model" in found_by["reason"]
             with pytest.raises(ToolInputError, match="answers from the robot's viewpoint"):
                 call_tool(source, "find", {"sentence": "the chair", "standing_at": [0, 0, 0]})
-            wait_until(lambda: len(source.perception().voxels), 20, "voxels")
-            wait_until(lambda: source.perception().grid.cells.size, 20, "the grid")
+            wait_until(lambda: len(source.perception().voxels), 60, "voxels")
+            wait_until(lambda: source.perception().grid.cells.size, 60, "the grid")
             assert call_tool(source, "snapshot", {}).pictures[0].std() > 5
             goal = call_tool(source, "goal_near", {"id": answer[0]["id"], "robot_radius_m": 0.1}).values
             assert goal["reachable"] or "no free floor" in goal["reason"]
