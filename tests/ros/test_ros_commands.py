@@ -19,8 +19,10 @@ pytest.importorskip("embodied_perceptron_msgs.msg")
 from support.ros_live import own_domain
 
 from embodied_perceptron_ros import ros_commands
+from embodied_perceptron_ros.node.guest import NoAnswerError
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+from embodied_perceptron_ros.players import asking
 
 
 @pytest.fixture
@@ -77,6 +79,16 @@ def test_perceive_takes_what_the_launch_file_takes(
         result = CliRunner().invoke(app, ["perceive", *wrong])
         assert result.exit_code == 2
         assert words in result.output
+
+
+def test_no_node_is_an_exit_code_of_its_own(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_node(*_: object) -> None:
+        raise NoAnswerError("nobody offers /perception/ask")
+
+    monkeypatch.setattr(asking, "ask_node", ask_node)
+    result = CliRunner().invoke(app, ["ask", "the chair"])
+    assert result.exit_code == 3
+    assert "nobody offers /perception/ask" in result.output
 
 
 def test_typos_in_a_parameter_file_are_named(app: typer.Typer, tmp_path: Path) -> None:
