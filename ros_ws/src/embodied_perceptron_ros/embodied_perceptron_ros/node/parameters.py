@@ -286,7 +286,7 @@ def declare_parameters(node: Node) -> None:
         raise ParameterError("; ".join(problems))
     given.update({parameter.name: parameter for parameter in integers_as_doubles(list(given.values()))})
     for name, declaration in DECLARATIONS.items():
-        node.declare_field(name, declaration.default, declaration.descriptor())
+        node.declare_parameter(name, declaration.default, declaration.descriptor())
     if hasattr(node, "add_pre_set_parameters_callback"):  # not in Humble: there, "ros2 param set NAME 5.0"
         node.add_pre_set_parameters_callback(integers_as_doubles)
 
@@ -326,7 +326,7 @@ def unknown_parameters(names: Iterable[str], cameras: Sequence[str]) -> list[str
 def unused_overrides(node: Node) -> list[str]:
     """QoS overrides without a publisher or subscription, mostly of a misspelt topic."""
     given: Iterable[str] = node._parameter_overrides
-    return sorted(name for name in given if name.startswith("qos_overrides.") and not node.has_field(name))
+    return sorted(name for name in given if name.startswith("qos_overrides.") and not node.has_parameter(name))
 
 
 def integers_as_doubles(parameters: list[Parameter[Any]]) -> list[Parameter[Any]]:
@@ -346,7 +346,7 @@ def read_parameters(node: Node) -> NodeParameters:
 
     Raises ``ValueError`` naming the parameter, ``OSError`` when the configuration file cannot be opened.
     """
-    values = {name: _without_none(name, node.get_field(name).value) for name in DECLARATIONS}
+    values = {name: _without_none(name, node.get_parameter(name).value) for name in DECLARATIONS}
     for name, value in values.items():
         problem = parameter_problem(name, value)
         if problem:
@@ -424,7 +424,7 @@ class ReadBack:
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Set the values in use; rclpy keeps the given one if the range does not allow it (an infinite window)."""
-        self._given |= {n: self._node.get_field(n).value for n in values if n not in self._given}
+        self._given |= {n: self._node.get_parameter(n).value for n in values if n not in self._given}
         self._write(values)
 
     def restore(self) -> None:
@@ -440,7 +440,7 @@ class ReadBack:
     def _write(self, values: Mapping[str, Any]) -> None:
         self.is_writing = True
         try:
-            changes = [(n, v) for n, v in values.items() if self._node.get_field(n).value != v]
+            changes = [(n, v) for n, v in values.items() if self._node.get_parameter(n).value != v]
             self._node.set_parameters([Parameter(name, value=value) for name, value in changes])
         finally:
             self.is_writing = False
@@ -463,9 +463,9 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
         values: dict[str, Any] = {}
         for field, declaration in CAMERA_DECLARATIONS.items():
             key = f"{name}.{field}"
-            if not node.has_field(key):
-                node.declare_field(key, declaration.default, declaration.descriptor())
-            values[field] = _without_none(key, node.get_field(key).value) or defaults.get(field, declaration.default)
+            if not node.has_parameter(key):
+                node.declare_parameter(key, declaration.default, declaration.descriptor())
+            values[field] = _without_none(key, node.get_parameter(key).value) or defaults.get(field, declaration.default)
             problem = parameter_problem(key, values[field])
             if problem:
                 raise ValueError(problem)
