@@ -465,7 +465,9 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
             key = f"{name}.{field}"
             if not node.has_parameter(key):
                 node.declare_parameter(key, declaration.default, declaration.descriptor())
-            values[field] = _without_none(key, node.get_parameter(key).value) or defaults.get(field, declaration.default)
+            values[field] = _without_none(key, node.get_parameter(key).value) or defaults.get(
+                field, declaration.default
+            )
             problem = parameter_problem(key, values[field])
             if problem:
                 raise ValueError(problem)

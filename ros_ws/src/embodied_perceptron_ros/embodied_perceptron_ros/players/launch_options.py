@@ -66,15 +66,14 @@ def without_none(values: Mapping[str, str], keep: Collection[str] = ("weights",)
     return {n: "" if v.strip().lower() == "none" and n not in keep else v for n, v in values.items()}
 
 
+_TOPIC_ARGUMENTS = {"color_topic": "color_topic", "depth_topic": "depth_topic", "camera_info_topic": "info_topic"}
+_NODE_ARGUMENTS = ("fusion_frame", "output_frame", "viewer", "weights", "device", "classes", "map_file")
+PARAMETER_ARGUMENTS = frozenset(("camera", *_TOPIC_ARGUMENTS, "detections_topic", *_NODE_ARGUMENTS))
 # all arguments of the launch files
-LAUNCH_ARGUMENTS = frozenset(
-    (
-        *("config", "cameras", "camera", "color_topic", "depth_topic", "camera_info_topic", "detections_topic"),
-        *("fusion_frame", "output_frame", "weights", "device", "map_file", "classes", "parameters", "namespace"),
-        *("use_sim_time", "respawn", "rviz", "rviz_config", "viewer", "foxglove", "log_level"),
-        *("source", "rate", "keep", "seed", "recording"),
-    )
-)
+LAUNCH_ARGUMENTS = PARAMETER_ARGUMENTS | {
+    *("config", "cameras", "parameters", "namespace", "use_sim_time", "respawn", "rviz", "rviz_config", "foxglove"),
+    *("log_level", "source", "rate", "keep", "seed", "recording"),
+}
 LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
 
 
@@ -176,10 +175,6 @@ CAMERA_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-_TOPIC_ARGUMENTS = {"color_topic": "color_topic", "depth_topic": "depth_topic", "camera_info_topic": "info_topic"}
-_NODE_ARGUMENTS = ("fusion_frame", "output_frame", "viewer", "weights", "device", "classes", "map_file")
-
-
 def node_parameters(
     values: Mapping[str, str],
     cameras: Sequence[str] = (),
@@ -190,7 +185,7 @@ def node_parameters(
     """Parameters to set over the YAML file: only those that were given.
 
     Args:
-        values: arguments of perceive.launch.py; empty = not given. Other names are ignored.
+        values: :data:`PARAMETER_ARGUMENTS` by name; empty = not given. Other names are ignored.
         cameras: their names; empty = those of the file.
         file_values: from :func:`check_config`.
         use_sim_time: whether time comes from /clock.
