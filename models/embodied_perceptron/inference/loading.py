@@ -150,8 +150,8 @@ def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32, on_
         parts = list(parent.named_children())
         for (_, conv), (_, norm), (name, after) in zip(parts, parts[1:], parts[2:], strict=False):
             elu = isinstance(after, SparseActivation) and type(after.function) is nn.ELU and after.function.alpha == 1.0
-            folded = isinstance(conv, (SparseConv, SparseTransposedConv)) and isinstance(norm, nn.Identity)
-            if folded and elu and not on_cpu:
+            folds = elu and isinstance(norm, nn.Identity) and not on_cpu
+            if folds and isinstance(conv, (SparseConv, SparseTransposedConv)):
                 conv.then = "elu"
                 setattr(parent, name, nn.Identity())
     for parent in module.modules():

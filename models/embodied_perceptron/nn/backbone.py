@@ -103,15 +103,14 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(SparseConv(in_channels, channels, 1, stride), SparseBatchNorm(channels))
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)
-        out: SparseTensor
-        if isinstance(self.norm1, nn.Identity) and isinstance(self.norm2, nn.Identity):  # folded
-            out = self.conv2(self.conv1(x, "relu"), "relu", shortcut.feats)
-            return out
-        y = self.norm1(self.conv1(x))
+        folded = isinstance(self.norm1, nn.Identity) and isinstance(self.norm2, nn.Identity)
+        y: SparseTensor = self.conv1(x, "relu") if folded else self.norm1(self.conv1(x))
+        shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)  # takes part of the map of conv1
+        if folded:
+            y = self.conv2(y, "relu", shortcut.feats)
+            return y
         y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: not used elsewhere
-        out = y.replace((y.feats + shortcut.feats).relu_())
-        return out
+        return y.replace((y.feats + shortcut.feats).relu_())
 
 
 class MinkResNet(nn.Module):
