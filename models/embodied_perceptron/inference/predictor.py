@@ -896,7 +896,7 @@ class PhraseCandidates:
 
     Attributes:
         phrase: of the sentence.
-        boxes: (K, 9) float64, world frame, in canonical form (:func:`~..geometry.boxes.upright_boxes`).
+        boxes: (K, 9) float64, world frame, in canonical form (:func:`~..geometry.boxes.canonical_boxes`).
         scores: (K,) float64 in [0, 1].
     """
 
