@@ -1,4 +1,4 @@
-"""Boxes: rotations, corners, points inside, moving, footprints."""
+"""Boxes: rotations, corners, points inside, moving."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from support.golden import GOLDEN
-from support.random_boxes import first_columns, footprint_areas, footprint_iou, random_boxes
+from support.random_boxes import first_columns, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.transforms import make_transform
@@ -133,43 +133,6 @@ def test_transform_boxes_moves_corners() -> None:
     torch.testing.assert_close(bx.corners(back), bx.corners(boxes))
     with pytest.raises(ValueError, match="rigid"):
         bx.transform_boxes(np.diag([2.0, 2.0, 2.0, 1.0]), boxes)
-
-
-# --------------------------------------------------------------------------------------------------------- footprints
-
-
-def test_footprint_is_the_hull_of_the_projected_corners() -> None:
-    from scipy.spatial import ConvexHull
-
-    boxes = random_boxes(60, seed=11)
-    for box in boxes:
-        hull = ConvexHull(bx.corners(box[None])[0, :, :2].numpy())
-        assert footprint_areas(box[None]).item() == pytest.approx(hull.volume, rel=1e-9)
-        ours = bx.footprints(box[None])[0].numpy()
-        for vertex in hull.points[hull.vertices]:
-            assert np.abs(ours - vertex).sum(1).min() < 1e-9
-
-
-def test_footprint_overlap_by_hand() -> None:
-    a = torch.tensor([[0.0, 0, 0, 2, 2, 1, 0, 0, 0]], dtype=torch.float64)
-    b = torch.tensor(
-        [[1.0, 1, 9, 2, 2, 1, 0, 0, 0], [0, 0, 5, 2, 2, 1, math.pi / 4, 0, 0], [9, 0, 0, 1, 1, 1, 0, 0, 0]]
-    )
-    overlap = bx.footprint_overlaps(a, b.double())[0]
-    octagon = 8 * (math.sqrt(2) - 1)  # a square of side 2 and the same turned by 45 degrees
-    torch.testing.assert_close(overlap, torch.tensor([1.0, octagon, 0.0], dtype=torch.float64), atol=1e-6, rtol=0)
-    assert footprint_iou(a, b.double())[0, 0].item() == pytest.approx(1 / 7)
-
-
-def test_footprint_iou_is_the_iou_of_flattened_boxes_when_upright() -> None:
-    boxes = random_boxes(60, seed=12, tilt=0.0)
-    flat = bx.flatten_boxes(boxes)
-    torch.testing.assert_close(footprint_iou(boxes, boxes), bx.box_iou(flat, flat), atol=1e-6, rtol=0)
-
-
-def test_footprint_of_boxes_without_area() -> None:
-    line = torch.tensor([[0.0, 0, 0, 1, 0, 1, 0.3, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0, 0]], dtype=torch.float64)
-    assert torch.equal(footprint_iou(line, line), torch.zeros(2, 2, dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input

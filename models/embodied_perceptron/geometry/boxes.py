@@ -261,29 +261,6 @@ def flatten_boxes(boxes: Tensor) -> Tensor:
     return torch.cat([boxes[:, :2], zero, boxes[:, 3:5], zero + 1.0, boxes[:, 6:7], zero, zero], dim=-1)
 
 
-def footprints(boxes: Tensor) -> Tensor:
-    """(N, 9) -> (N, 6, 2) vertical projection of each box, counter-clockwise; corners repeat for upright boxes.
-
-    The projection is the Minkowski sum of the projected edges: a hexagon with the edges in order of their directions.
-    """
-    edges = (rotations(boxes)[:, :2, :] * boxes[:, None, 3:6]).transpose(1, 2)  # (N, 3, 2)
-    edges = torch.where((edges[..., 1:] < 0) | ((edges[..., 1:] == 0) & (edges[..., :1] < 0)), -edges, edges)
-    angle = torch.atan2(edges[..., 1], edges[..., 0])  # [0, pi)
-    order = torch.argsort(angle, dim=1)
-    walk = torch.gather(edges, 1, order[..., None].expand_as(edges))
-    start = boxes[:, None, :2] - 0.5 * edges.sum(1, keepdim=True)
-    steps = torch.cat([walk, -walk[:, :2]], dim=1)  # the sixth step leads back
-    return torch.cat([start, start + torch.cumsum(steps, dim=1)], dim=1)
-
-
-def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (M, 9) -> (N, M) common area of the projections, square metres."""
-    pa = footprints(check_boxes(a, "a").detach().to("cpu", torch.float64))
-    pb = footprints(check_boxes(b, "b").detach().to("cpu", torch.float64))
-    area = overlap.convex_overlap_areas(pa.contiguous().numpy(), pb.contiguous().numpy())
-    return torch.from_numpy(area).to(a.device, a.dtype)
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # boxes as float64 arrays
 
