@@ -126,7 +126,7 @@ def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ros
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
     code = (
         "import typer; from embodied_perceptron_ros.ros_commands import register; a = typer.Typer(); register(a); a()"

@@ -33,7 +33,7 @@ LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability
 MAPPING_CAMERA = Intrinsics(60.0, 60.0, 39.5, 29.5, 80, 60)
 # one metre above the floor, looking along x
 T_ODOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
-START_S = 100.0  # importing and compiling on a busy machine; nothing else takes so long
+START_S = 100.0  # for one step of a configuration on a busy machine: importing, or compiling one kernel
 BOUND_S = 60.0  # for a condition that is true after a second on an idle machine: a test that passes never waits so long
 OPTICAL = "camera_optical_frame"
 
@@ -258,6 +258,18 @@ class NodeProcess:
         return self.log.read_text(encoding="utf-8")
 
 
+def wait_until_up(process: NodeProcess, peer: Peer, state: str = "active") -> None:
+    """Wait for a lifecycle state, or the end of the process. A first start compiles for minutes on a busy machine: each
+    line of the log starts :data:`START_S` anew."""
+
+    def is_over() -> bool:
+        return peer.value("node", "state") == state or process.process.poll() is not None
+
+    while not is_over():
+        logged = process.output
+        wait_until(lambda: is_over() or process.output != logged, START_S, logged)
+
+
 @contextmanager
 def running_node(
     folder: Path,
@@ -284,7 +296,7 @@ def running_node(
         peer = Peer(domain)
         try:
             up = "active" if parameters.get("autostart", True) else "unconfigured"
-            wait_until(lambda: peer.value("node", "state") == up or process.process.poll() is not None, START_S)
+            wait_until_up(process, peer, up)
             yield process, peer
         except BaseException:
             print(process.output)

@@ -31,7 +31,7 @@ from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_header
 from embodied_perceptron_ros.node.detections import lift_diagnostics
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 LAUNCH = Path(__file__).resolve().parents[3] / "launch/perceive.launch.py"
 TOPIC = "/yolo/detections"
 

@@ -56,7 +56,7 @@ from embodied_perceptron_ros.conversion.objects import box_to_message, message_t
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, stamp_to_ns
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 MS = 1_000_000
 S = 1_000_000_000
 

@@ -29,7 +29,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.threads import BackgroundThread
 from embodied_perceptron_ros.node.wiring import prepare_language
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
 # seconds for what takes one on an idle machine; a configuration that is not given up takes longer
 PATIENCE = 30.0

@@ -23,7 +23,7 @@ from vision_msgs.msg import Detection3DArray
 from embodied_perceptron_ros.conversion.values import make_transform_stamped
 from embodied_perceptron_ros.node.health import read_diagnostics
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 ROBOTS = ("robot1", "robot2")
 SHARED = {"/tf", "/tf_static", "/clock", "/diagnostics"}  # by convention of all robots; with frames of their own
 OF_EVERY_NODE = {"/rosout", "/parameter_events"}

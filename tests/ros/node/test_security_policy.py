@@ -25,7 +25,7 @@ from embodied_perceptron_ros.node.perception_node import PerceptionNode
 
 ROOT = Path(__file__).resolve().parents[3]
 POLICY = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "security" / "perception.policy.xml"
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
 # heard only with other parameters (transports of images), or only where the middleware sees fit
 OPTIONAL = {
