@@ -267,7 +267,7 @@ def wait_until_up(process: NodeProcess, peer: Peer, state: str = "active") -> No
 
     while not is_over():
         logged = process.output
-        wait_until(lambda: is_over() or process.output != logged, START_S, logged)
+        wait_until(lambda logged=logged: is_over() or process.output != logged, START_S, logged)
 
 
 @contextmanager

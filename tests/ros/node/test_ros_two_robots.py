@@ -48,7 +48,7 @@ def two_robots(folder: Path) -> Iterator[Peer]:
             stack.callback(node.stop)
         peer = Peer(domain)
         stack.callback(peer.close)
-        wait_until(lambda: all(value(peer, name, "node", "state") == "active" for name in ROBOTS), START_S)
+        wait_until(lambda: all(value(peer, name, "node", "state") == "active" for name in ROBOTS), 4 * START_S)
         yield peer
 
 
