@@ -61,8 +61,8 @@ from embodied_perceptron_training.homes.building.home import Home, HomeSpec, bui
 
 SEED, ROOMS = 720_000, 2
 PERCEIVE_EVERY = 2  # frames
-LEAST_PIXELS, LEAST_VOXELS = 10, 30
-WINDOW_M = 6.4
+LEAST_PIXELS, LEAST_VOXELS = 40, 30
+WINDOW_M, RANGE_M = 6.4, 4.0
 FOUND_SHARE, WRONG_NAME, OUT_SHARE = 0.85, 0.08, 0.25
 SMALLEST_M, FLAT_M = 0.2, 0.05  # largest and smallest extent of the objects that count
 DAY_NS = 86_400_000_000_000
@@ -127,6 +127,7 @@ class MapReader:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._placed: dict[tuple[int, bytes], tuple[F64, str]] = {}  # object and place -> box and name
+        self._found = set[tuple[int, bytes]]()
         self._most = Counter[tuple[int, bytes]]()  # voxels that the map showed at each place
         self._whole = Counter[int]()  # the same of each object
 
@@ -146,8 +147,10 @@ class MapReader:
         for key, box, left in zip(keys, boxes, (inside - taken).tolist(), strict=True):
             self._most[key], self._whole[key[0]] = max(self._most[key], left), max(self._whole[key[0]], left)
             least = self._most[key] if key in now else max(self._most[key], self._whole[key[0]])
-            if left < max(LEAST_VOXELS, 0.5 * least) or self._rng.random() > FOUND_SHARE:
+            was_seen = key in now or key in self._found
+            if not was_seen or left < max(LEAST_VOXELS, 0.5 * least) or self._rng.random() > FOUND_SHARE:
                 continue
+            self._found.add(key)
             noise = self._rng.normal(0.0, 1.0, 6) * [*np.minimum(0.02, 0.1 * box[3:6]), *(0.05 * box[3:6])]
             rows.append(box + np.append(noise, np.zeros(3)))
             wrong = self._rng.random() < WRONG_NAME
@@ -184,11 +187,14 @@ class Session:
     def follow(self, home: Home, out: frozenset[int], seen: Drive, first_ns: int, tally: Tally) -> list[ObjectEvent]:
         """Perceive along a drive; returns the events."""
         events: list[ObjectEvent] = []
+        middles = np.stack([o.box9()[:3] for o in home.objects])
         for index, pixels in enumerate(seen.pixels):
             posed = seen.frame(index, first_ns)
             stamp_ns = posed.frame.stamp_ns
             self.perceptron.integrate(posed)
-            self.last_seen_ns |= dict.fromkeys(np.flatnonzero(pixels >= LEAST_PIXELS).tolist(), stamp_ns)
+            is_near = np.linalg.norm(middles - posed.T_world_camera[:3, 3], axis=1) <= RANGE_M
+            shown = np.flatnonzero((pixels >= LEAST_PIXELS) & is_near)
+            self.last_seen_ns |= dict.fromkeys(shown.tolist(), stamp_ns)
             if index % PERCEIVE_EVERY:
                 continue
             with self.perceptron.map.perceiving() as (scene, _):

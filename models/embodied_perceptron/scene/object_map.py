@@ -471,7 +471,7 @@ class Track:
 
     def note(self, stamp_ns: int, kind: str, probability: float = 1.0, words: str = "", reason: str = "") -> None:
         """Add an entry to the history; time never goes back in it."""
-        stamp_ns = max(stamp_ns, history.newest([self.history]))
+        stamp_ns = max([stamp_ns, *(e.stamp_ns for e in self.history[-1:])])
         x, y, z = self.box[:3].tolist()
         entry = HistoryEntry(stamp_ns, kind, (x, y, z), probability, words, reason)
         self.history, self.published = history.extended(self.history, entry), None
