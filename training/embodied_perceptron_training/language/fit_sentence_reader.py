@@ -223,8 +223,8 @@ class Fit:
     kept: tuple[Path, ...] = ()
     epochs: int = 6
     seed: int = 0
-    share: float = 1.0
-    made: int = 4000
+    share: float = 0.6
+    made: int = 6500
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
