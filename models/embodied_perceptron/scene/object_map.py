@@ -1146,10 +1146,10 @@ class ObjectMap:
                 rate = self._miss_rate(track, [looked[k] for k in others[i]], covered[i])
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
                     gone.add(track.id)
-                    kept = track.unfound_s <= self.config.existence.max_unfound_s
-                    self._leave(
-                        track, *(("its place was seen empty", 0.95) if kept else ("it was not found again", 0.5))
-                    )
+                    if track.unfound_s <= self.config.existence.max_unfound_s:
+                        self._leave(track, "its place was seen empty", 0.95)
+                    else:
+                        self._leave(track, "it was not found again", 0.5)
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
