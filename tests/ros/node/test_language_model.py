@@ -54,7 +54,7 @@ def test_a_node_asks_the_model_and_says_why_it_did_without(tmp_path):
             assert asked == {"sentence": "la caisse", "labels": ["crate"]}
             server.reply = lambda *_: server.released.wait(60)  # the model hangs
             late = answer("the crate")
-            assert late.reason.endswith("the endpoint did not answer within 3 s: the embedded reader read the sentence")
+            assert "the endpoint did not answer within 3 s: the embedded reader read the sentence" in late.reason
             assert 3_000 < late.latency_ms
             count = len(server.asked)
             at_once = answer("a crate")

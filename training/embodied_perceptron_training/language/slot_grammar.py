@@ -61,6 +61,8 @@ _UNITS_OF = {
 }
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _BY_WORDS = (  # words chosen, tag of the form, tag of these words
+    (r"lower", "high", "low"), (r"taller", "(?:high|large)", "tall"), (r"smaller", "(?:high|large)", "small"),
+    (r"larger|bigger", "high", "large"),
     (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"), (r"[^\]=]*\bright[^\]=]*", "own-left", "own-right"),
     (r"(?:\w+ )?(?:from|on) the right|right to left|from right to left|going left", "from-left", "from-right"),
     (r"(?:bigger|larger|taller|higher) than", "smaller", "larger"),
