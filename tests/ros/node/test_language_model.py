@@ -55,7 +55,7 @@ def test_a_node_asks_the_model_and_says_why_it_did_without(tmp_path):
             server.reply = lambda *_: server.released.wait(60)  # the model hangs
             late = answer("the crate")
             assert "the endpoint did not answer within 3 s: the embedded reader read the sentence" in late.reason
-            assert 3_000 < late.latency_ms
+            assert late.latency_ms > 3_000
             count = len(server.asked)
             at_once = answer("a crate")
             assert "the endpoint failed a moment ago and is not asked: the embedded reader" in at_once.reason

@@ -70,7 +70,7 @@ _BY_WORDS = (  # words chosen, tag of the form, tag of these words
     (r"on", "near", "on"), (r"under", "near", "below"), (r"above", "near", "above"),
     (r"(?:to the )?left of", "near", "left"), (r"(?:to the )?right of", "near", "right"),
     (r"in front of", "near", "front"), (r"behind", "near", "behind"), (r"(?:by|next to)", "on", "near"),
-    (r"in", "on", "in"), (r"behind|at the back of", "front", "behind"), (r"(?:furthest|farthest)", "closest", "farthest"),
+    (r"in", "on", "in"), (r"behind|at the back of", "front", "behind"), (r"furthest|farthest", "closest", "farthest"),
 )  # fmt: skip
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
