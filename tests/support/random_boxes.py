@@ -1,12 +1,10 @@
-"""Random 9-DoF boxes, and the overlap of their footprints."""
+"""Random 9-DoF boxes."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-
-from embodied_perceptron.geometry.boxes import footprint_overlaps, footprints
 
 
 def random_boxes(n: int, seed: int = 0, room_m: float = 2.0, tilt: float = math.pi) -> torch.Tensor:
@@ -17,17 +15,3 @@ def random_boxes(n: int, seed: int = 0, room_m: float = 2.0, tilt: float = math.
     boxes[:, 6] = (boxes[:, 6] - 0.5) * 2 * math.pi
     boxes[:, 7:] = (boxes[:, 7:] - 0.5) * 2 * tilt
     return boxes
-
-
-def footprint_areas(boxes: torch.Tensor) -> torch.Tensor:
-    """(N, 9) -> (N,) area of the projections, square metres."""
-    p = footprints(boxes)
-    q = p.roll(-1, dims=1)
-    return 0.5 * (p[..., 0] * q[..., 1] - p[..., 1] * q[..., 0]).sum(1)
-
-
-def footprint_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(N, 9), (M, 9) -> (N, M) IoU of the projections."""
-    inter = footprint_overlaps(a.double(), b.double())
-    union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
-    return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)

@@ -1134,10 +1134,10 @@ class ObjectMap:
                     track, inside[i], explained[i], around[i], covered[i], rate * look.dt_s, look.dt_s
                 ):
                     gone.add(track.id)
-                    kept = track.unfound_s <= self.config.existence.max_unfound_s
-                    self._leave(
-                        track, *(("its place was seen empty", 0.95) if kept else ("it was not found again", 0.5))
-                    )
+                    if track.unfound_s <= self.config.existence.max_unfound_s:
+                        self._leave(track, "its place was seen empty", 0.95)
+                    else:
+                        self._leave(track, "it was not found again", 0.5)
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
