@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,25 @@ from embodied_perceptron.apps.command_line import TaskProgress
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Fails the test after a minute."""
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 def test_a_line_comes_at_once_and_then_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while nothing is reported: what lasts is silent for long."""
     monkeypatch.setattr(command_line, "_PROGRESS_PERIOD_S", 0.05)
     out = io.StringIO()
     with TaskProgress("looking at [a] map", Console(file=out)) as shown:
         assert out.getvalue() == "looking at [a] map ...\n"
-        time.sleep(0.3)
+        wait_for(lambda: len(out.getvalue().splitlines()) >= 3)
         silent = out.getvalue().splitlines()
-        assert len(silent) >= 3
         assert re.fullmatch(r"looking at \[a\] map \.\.\., \d+ s", silent[-1])
         shown.update(3, 7, "fused 2")
-        time.sleep(0.3)
+        wait_for(lambda: "fused 2: 3 of 7, " in out.getvalue())
     assert re.fullmatch(r"fused 2: 3 of 7, \d+ s", out.getvalue().splitlines()[-1])
     ended = out.getvalue()
     time.sleep(0.2)
@@ -41,7 +49,7 @@ def test_a_terminal_has_a_bar_that_goes() -> None:
     out = io.StringIO()
     with TaskProgress("reading", Console(file=out, force_terminal=True, width=80)) as shown:
         shown.update(1, 4)
-        time.sleep(0.3)
+        wait_for(lambda: "1/4" in out.getvalue())
         shown.say("a line that stays")
     assert "reading" in out.getvalue()
     assert "1/4" in out.getvalue()
