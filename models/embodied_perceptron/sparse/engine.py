@@ -227,11 +227,11 @@ class _WholeConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed.sources)
         if ctx.needs_input_grad[1]:
-            total = torch.zeros(kernel[..., 0].numel(), kernel.shape[2], device=kernel.device)
-            total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # float32 sums of 16-bit products
-            for rows, gathered in _gathered_tiles(feats, kernel_map.sources):
-                total += gathered.t() @ grad_out[rows]
-            grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
+            tiles = _gathered_tiles(feats, kernel_map.sources)
+            first, *others = [gathered.t() @ grad_out[rows] for rows, gathered in tiles]
+            for other in others:  # float32 sums of 16-bit products
+                first = first.to(torch.promote_types(torch.float32, first.dtype)) + other
+            grad_kernel = first.to(kernel.dtype).reshape(kernel.shape)
         return grad_feats, grad_kernel, None, grad_bias
 
 
