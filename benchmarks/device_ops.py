@@ -67,6 +67,7 @@ WAITING = {
     *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
     *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
 }
+HOST = torch.device("cpu", 0)  # of tensors in OperationCount.on_host; the device is "cpu"
 Row = dict[str, Any]
 
 
@@ -211,6 +212,8 @@ class _Calls(TorchFunctionMode):
                 copy = args[0].view_as(args[0])
                 on_host[copy] = True
                 return copy
+        if func == torch.Tensor.device.__get__ and args[0] in on_host:  # type: ignore[attr-defined]
+            return HOST
         result = func(*args, **kwargs)
         if func is torch.tensor and "device" not in kwargs:
             on_host[result] = True
@@ -224,7 +227,8 @@ class _Calls(TorchFunctionMode):
     def _to_device(self, arguments: Sequence[Any]) -> bool:
         """Whether the arguments of ``Tensor.to`` name a device or a tensor on one."""
         to_device = isinstance(arguments[0], torch.Tensor) and arguments[0] not in self._count.on_host
-        return to_device or any(isinstance(a, torch.device) or (isinstance(a, str) and a != "cpu") for a in arguments)
+        named = (a for a in arguments if isinstance(a, (torch.device, str)) and a != HOST and a != "cpu")
+        return to_device or any(True for _ in named)
 
 
 def _by_mask(name: str, args: Sequence[Any]) -> bool:
