@@ -326,22 +326,7 @@ class _MaxPool(torch.autograd.Function):
 # Triton kernel on devices
 
 
-@dataclass
-class TritonState:
-    """State of the Triton kernel in this process.
-
-    Attributes:
-        failures: convolutions that could not be compiled; after the first none is tried again.
-        reason: message of the first failure.
-    """
-
-    failures: int = 0
-    reason: str = ""
-
-
-@cache
-def triton_state() -> TritonState:
-    return TritonState()
+_triton_faults: list[str] = []  # why its kernel cannot be compiled; after the first it is not tried again
 
 
 @cache
@@ -352,7 +337,7 @@ def _triton_installed() -> bool:
 def _triton_serves(feats: torch.Tensor) -> bool:
     """Whether Triton convolves these features; on the CPU only in Triton's interpreter, for tests."""
     on_device = feats.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-    return on_device and feats.dtype in _TRITON_DTYPES and triton_state().failures == 0 and _triton_installed()
+    return on_device and feats.dtype in _TRITON_DTYPES and not _triton_faults and _triton_installed()
 
 
 def _triton_multiply(feats: torch.Tensor, *given: Any) -> torch.Tensor | None:
@@ -365,11 +350,10 @@ def _triton_multiply(feats: torch.Tensor, *given: Any) -> torch.Tensor | None:
     except _DEVICE_FAULTS:
         raise
     except Exception as error:  # Triton raises what its compilers raise
-        triton_state().failures += 1
-        triton_state().reason = " ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200]
+        _triton_faults.append(" ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200])
         log.warning(
             "the Triton kernel of sparse convolutions failed (%s): torch operations compute them instead",
-            triton_state().reason,
+            _triton_faults[-1],
         )
         return None
 
