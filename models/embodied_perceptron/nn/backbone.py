@@ -295,7 +295,7 @@ class TopDownNeck(nn.Module):
     ) -> SparseTensor:
         """:meth:`_pruned_first` on devices: compute both parts at all kept sites, with zeros where a part has no site,
         instead of reading how many sites each part has."""
-        kept = self._kept_sites(union(skip.sites, x.sites.children(kernel_size=2, factor=2)), pruning_score, None)
+        kept = self._kept_of(skip.sites, x.sites.children(kernel_size=2, factor=2), pruning_score)
         born = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
         transposed, norm, activation, *rest = self.up[level].children()
         y: SparseTensor = activation(norm(transposed(x, kept)))
@@ -306,6 +306,18 @@ class TopDownNeck(nn.Module):
         here = SparseTensor(kept, skip.feats[rows.clamp(min=0)])
         lateral = self._project(here, level).feats * (rows >= 0)[:, None]
         return SparseTensor(kept, torch.addcmul(lateral, y.feats, born))
+
+    def _kept_of(self, skip: Sites, born: Sites, pruning_score: SparseTensor) -> Sites:
+        """:meth:`_kept_sites` of the union of skip sites and split ones. Where the split ones alone are enough, the
+        number of sites of the union need not be read."""
+        if born.batch_size > 1 or len(born) < self.keep:
+            return self._kept_sites(union(skip, born), pruning_score, None)
+        keys = torch.cat([skip.keys, born.keys]).sort().values
+        repeated = functional.pad(keys[1:] == keys[:-1], (1, 0))
+        scores = self._scores(skip.derive(keys, skip.stride), pruning_score)
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores.nan_to_num(lowest, torch.inf, lowest).masked_fill_(repeated, -torch.inf)  # these come last
+        return skip.derive(keys[best_rows(scores, self.keep)], skip.stride, [0, self.keep])
 
     def _project(self, x: SparseTensor, level: int) -> SparseTensor:
         if self.lateral is None:
