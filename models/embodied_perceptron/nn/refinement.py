@@ -191,7 +191,7 @@ class RefinementHead(nn.Module):
         """:meth:`_changed` of its input in one tensor."""
         cells = self.config.cells**3
         read, log_odds, place = rows.tensor_split((-self.num_classes - PLACE_FEATURES, -PLACE_FEATURES), 1)
-        return self._changed(read.unflatten(1, (cells, self.config.channels)), log_odds, place)
+        return self._changed(read.reshape(-1, cells, self.config.channels), log_odds, place)
 
     def _changed(self, read: Tensor, log_odds: Tensor, place: Tensor) -> Tensor:
         """:meth:`forward` from (P, G^3, C) sampled sources."""
