@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -78,8 +79,8 @@ def test_few_shapes_are_kept_and_moving_drops_all(recorder: Recorder) -> None:
     assert len(layer.graph._recorded) == 2
     layer.double()
     assert not layer.graph._recorded
-    other = copy.deepcopy(layer)
-    assert other.graph._function.__self__ is other
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.graph._function.__self__ is other
     with torch.inference_mode():
         assert layer.graph(torch.zeros(2, 3).double()).dtype == torch.float64
 

@@ -549,14 +549,6 @@ def _read_stack(
     return totals
 
 
-def _of_points(spans: Sequence[Span], device: torch.device, rows: Sequence[Sequence[float]]) -> torch.Tensor:
-    """(K, N, 1) float64: the K numbers of each level, repeated for its points."""
-    table = torch.tensor([[s.end - s.first, *row] for s, row in zip(spans, rows, strict=True)], dtype=torch.float64)
-    numbers = table.to(device, non_blocking=True)
-    each = numbers.repeat_interleave(numbers[:, 0].long(), 0, output_size=spans[-1].end)
-    return each.t()[1:, :, None]
-
-
 @runtime_checkable
 class LevelsLookup(Protocol):
     """A lookup that reads all levels together, faster than one by one."""
@@ -592,7 +584,10 @@ def mean_at_levels(
         for s, (first, end) in zip(sites, itertools.pairwise(ends), strict=True)
     ]
     coords = site_coordinates(torch.cat(keys))
-    (into_cell,) = _of_points(spans, coords.device, [[config.conventions.point_in_cell * s.stride] for s in sites])
+    inside = config.conventions.point_in_cell
+    each = [[s.end - s.first, inside * level.stride] for s, level in zip(spans, sites, strict=True)]
+    table = torch.tensor(each, dtype=torch.float64).to(coords.device, non_blocking=True)
+    into_cell = table[:, 1:].repeat_interleave(table[:, 0].long(), 0, output_size=len(coords))
     points = (coords.double() + into_cell) * voxel_size_m
     if len(stacks) == 1:
         return read_stacks(points, spans, stacks, config, mean=True)[0]
