@@ -7,6 +7,8 @@ Each small operation costs a GPU its launch, 5 to 20 microseconds of Python; eac
 it. So the counts bound the time of a perception. The device code runs on CPU tensors; views and empty allocations are
 free. A wait is anything that needs a result on the host: a number, a comparison, a size that depends on data, a copy.
 Work on tensors that were copied to the host or made there does not count; copying one to the device is an operation.
+A Triton kernel, a Warp kernel and a CUDA graph are one operation, whatever computes their results on the CPU; where
+Triton is missing, a sparse convolution takes three.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
 the integration of the next keyframe, one training step (``tiny``, all heads, generated homes), and one step of
