@@ -214,7 +214,7 @@ class _Calls(TorchFunctionMode):
                 copy = args[0].view_as(args[0])
                 on_host[copy] = True
                 return copy
-        if func == torch.Tensor.device.__get__ and args[0] in on_host:  # type: ignore[attr-defined]
+        if func == torch.Tensor.device.__get__ and args[0] in on_host and not runs_compiled(args[0]):  # type: ignore[attr-defined]
             return HOST
         result = func(*args, **kwargs)
         if func is torch.tensor and "device" not in kwargs:
