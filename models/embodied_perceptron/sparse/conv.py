@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, Activation, TorchEngine, block_filters, finished
+from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, Activation, After, TorchEngine, block_filters, finished
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -68,7 +68,7 @@ class _ConvolutionBase(nn.Module):
             crowded = self.crowded if self.filters is None or torch.is_grad_enabled() else self.filters
             given = x.feats, self.kernel, x.sites, out_sites, self.kernel_size, crowded, bias
             if isinstance(x.sites.engine, TorchEngine):
-                return SparseTensor(out_sites, x.sites.engine.convolve(*given, plus, then))
+                return SparseTensor(out_sites, x.sites.engine.convolve(*given, After(plus, then)))
             feats, bias = x.sites.engine.convolve(*given), None
         return SparseTensor(out_sites, finished(feats if bias is None else feats + bias, plus, then))
 

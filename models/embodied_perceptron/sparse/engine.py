@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -37,6 +37,16 @@ _TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _DEVICE_FAULTS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 
 
+class After(NamedTuple):
+    """What follows a convolution: add ``plus`` (N_out, C), activate."""
+
+    plus: torch.Tensor | None = None
+    then: Activation = ""
+
+
+NOTHING = After()
+
+
 class TorchEngine:
     """PyTorch on any device, see the module."""
 
@@ -51,8 +61,7 @@ class TorchEngine:
         kernel_size: int,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
-        plus: torch.Tensor | None = None,
-        then: Activation = "",
+        after: After = NOTHING,
     ) -> torch.Tensor:
         """See :class:`Engine`; without gradients on a device, all in one kernel."""
 
@@ -70,9 +79,9 @@ class TorchEngine:
         if not in_sites.compiled:
             bias = None if bias is None else bias.to(feats.dtype)
             if not torch.is_grad_enabled():
-                return _multiply_gathered(feats, kernel, kernel_map().sources, bias, plus, then)
+                return _multiply_gathered(feats, kernel, kernel_map().sources, bias, *after)
             result = _WholeConvolution.apply(feats, kernel, kernel_map(), bias)  # type: ignore[no-untyped-call]
-            return finished(result, plus, then)
+            return finished(result, *after)
         blocks: Blocks | None = None
         supported = kernel_size == BLOCK_KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
         if crowded is not False and supported:
@@ -81,7 +90,7 @@ class TorchEngine:
             (blocks,) = in_sites.engine_state
         filters = crowded if isinstance(crowded, torch.Tensor) else None
         result = _Convolution.apply(feats, kernel, kernel_map, blocks, filters)  # type: ignore[no-untyped-call]
-        return finished(result if bias is None else result + bias, plus, then)
+        return finished(result if bias is None else result + bias, *after)
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
