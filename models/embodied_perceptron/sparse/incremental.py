@@ -145,7 +145,7 @@ class IncrementalEngine(TorchEngine):
             return super().convolve(feats, kernel, *where, bias, after)
         whole = functools.partial(super().convolve, feats, kernel, *where)
         out = memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
-        if bias is None and after is NOTHING:
+        if bias is None and after.plus is None and not after.then:
             return out
         return finished(out.clone() if bias is None else out + bias, *after)
 
