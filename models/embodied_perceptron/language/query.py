@@ -1,7 +1,7 @@
 """A query about the map: the sentence, how to answer it, and how its meaning is read.
 
-A query passes, in this order: checks of the text, names that users gave objects, spelling, the network that reads the
-words, and states ("open", "empty").
+A query passes, in this order: checks of the text, names that users gave objects, spelling, and the network that reads
+the words.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.language.decoding import Decoder
 from embodied_perceptron.language.lexicon import (
     UNITS,
     Word,
@@ -43,15 +44,11 @@ from embodied_perceptron.language.meaning import (
     TWO_SIDED,
     WITH_OTHER,
     WITHOUT_OTHER,
-    Constraint,
-    Decoder,
     Entity,
     Meaning,
-    ObjectPhrase,
     Predicate,
     SentenceGraph,
 )
-from embodied_perceptron.language.object_states import STATES_OF
 from embodied_perceptron.language.questions import read_question
 from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwork
 from embodied_perceptron.nn.text_encoder import minilm_folder
@@ -496,7 +493,7 @@ def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Reading: the network draws graphs over the words, and :class:`~.meaning.Decoder` makes a meaning of each.
+# Reading: the network draws graphs over the words, and :class:`~.decoding.Decoder` makes a meaning of each.
 
 _NEGATIVE_LENGTH = re.compile(
     rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(unit for unit, _ in UNITS)})", re.IGNORECASE
@@ -528,12 +525,8 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
 
 
 def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
-    """Read ``text`` with the embedded reader, states and questions included. Raises as :func:`read_meaning`."""
-
-    def read(words: str) -> Meaning:
-        return with_states(read_meaning(words, labels))
-
-    return read_question(text, read) or read(text)
+    """Read ``text`` with the embedded reader, questions included. Raises as :func:`read_meaning`."""
+    return read_question(text, lambda words: read_meaning(words, labels)) or read_meaning(text, labels)
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
@@ -867,108 +860,3 @@ def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> list
 def sentence_reader() -> SentenceReader:
     """The shipped reader, loaded once. Raises as :meth:`SentenceReader.load`."""
     return SentenceReader.load()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# States: "the open cabinet", "the door that is not closed", "is the fridge open?". The reader's meaning stays as it is;
-# states next to the target and its landmarks are added. "Open the door" is an order and states nothing.
-
-_STATE_WORDS = {
-    "open": "open", "opened": "open", "ajar": "open", "closed": "closed", "shut": "closed", "filled": "filled",
-    "full": "filled", "empty": "empty", "folded": "folded", "unfolded": "unfolded",
-}  # fmt: skip
-_OF_ANYTHING = frozenset(("open", "closed"))  # accepted for every noun
-_SAME_KIND = 0.7
-_WORD = rf"(?P<word>{'|'.join(_STATE_WORDS)})"
-_NOT = r"(?P<not>not|n't|never)"
-_SLIGHTLY = r"(?:(?:still|already|now|currently|wide|half|slightly|fully|partly|completely|all|both)\s+)*"
-_DETERMINER = (
-    r"(?:the|a|an|any|another|every|each|all|both|no|other|that|this|these|those|which|what|whose|some|only|my|your|"
-    r"our|many|two|three|four|of|for|find|show|are there|is there)"
-)
-# "the open", and up to two more adjectives, before a noun
-_BEFORE = re.compile(rf"\b{_DETERMINER}\s+(?:[\w-]+,?\s+){{0,2}}?{_SLIGHTLY}{_WORD},?\s+(?:[\w-]+\s+){{0,2}}$")
-# "that is not open", "left open", "open?" after a noun; not "open to", not "open or closed"
-_VERB = r"(?:is|are|was|were|'s|isn't|aren't|stands?|stood|standing|being|left|seems?|looks?)"
-_AFTER = re.compile(
-    rf"^\s*,?\s*(?:(?:that|which)\s+)?(?:{_VERB}\s+){{0,2}}(?:{_NOT}\s+)?{_SLIGHTLY}{_WORD}(?!\s+(?:or|to|onto|into|the|it)\b)(?!\w)"
-)
-_QUESTION = re.compile(rf"^\s*(?:is|are|isn't|aren't)\b.*?(?:\b{_NOT}\s+)?\b{_SLIGHTLY}{_WORD}\s*[?.!]*\s*$")
-_ANY = re.compile(rf"\b{_WORD}\b", re.IGNORECASE)
-_ASKS = re.compile(
-    r"^\s*(?:is|are|isn't|aren't|which|what|how many|tell me (?:if|whether)|do you know)\b", re.IGNORECASE
-)
-
-
-def speaks_of_states(text: str) -> bool:
-    """Whether a text contains a word for a state."""
-    return _ANY.search(text) is not None
-
-
-def asks(text: str) -> bool:
-    """Whether a text is a question."""
-    return _ASKS.search(text) is not None
-
-
-def with_states(meaning: Meaning) -> Meaning:
-    """Add the states that the sentence gives its target, its landmarks and its excluded objects."""
-    if meaning.target is None or not speaks_of_states(meaning.text):
-        return meaning
-    text = meaning.text.lower()
-    own = _state_of(meaning.target, text)
-    if own is None and "or" not in text.split():
-        asked = _QUESTION.match(text)
-        if asked is not None and _states_of(meaning.target.noun) and not _inside_phrase(meaning, asked.start("word")):
-            own = _constraint(asked, 0, text.startswith(("isn't", "aren't")))
-    predicates = tuple(_with_states_of_anchors(c, text) for c in meaning.constraints)
-    return replace(
-        meaning,
-        constraints=(*predicates, *([] if own is None else [own])),
-        unmatched=tuple(word for word in meaning.unmatched if own is None or word not in _STATE_WORDS),
-        excluded=tuple(with_states(other) for other in meaning.excluded),
-        others=tuple(with_states(other) for other in meaning.others),
-    )
-
-
-def _with_states_of_anchors(c: Constraint, text: str) -> Constraint:
-    anchors = []
-    for anchor in c.anchors:
-        state = _state_of(anchor, text)
-        anchors.append(anchor if state is None else replace(anchor, constraints=(*anchor.constraints, state)))
-    return replace(c, anchors=tuple(anchors))
-
-
-def _state_of(phrase: ObjectPhrase, text: str) -> Constraint | None:
-    """The state right before or after a noun."""
-    first, last = phrase.span
-    words = text[first:last].split()
-    noun = last - len(words[-1]) if words else first  # the phrase may include adjectives
-    found = _BEFORE.search(text[:noun])
-    shift = 0
-    if found is None:
-        found, shift = _AFTER.match(text[last:]), last
-    if found is None:
-        return None
-    state = _constraint(found, shift, "n't" in found[0])
-    return state if state.value in (*_OF_ANYTHING, *_states_of(phrase.noun)) else None
-
-
-def _constraint(match: re.Match[str], shift: int, denied: bool) -> Constraint:
-    negated = denied or match.groupdict().get("not") is not None
-    span = (match.start("word") + shift, match.end("word") + shift)
-    return Constraint("state", value=_STATE_WORDS[match["word"]], negated=negated, span=span)
-
-
-def _inside_phrase(meaning: Meaning, at: int) -> bool:
-    """Whether a position lies in a landmark: "is there a fridge by the open door"."""
-    anchors = [a for c in meaning.constraints for a in c.anchors]
-    return any(a.span[0] <= at < a.span[1] for a in anchors)
-
-
-@lru_cache(maxsize=256)
-def _states_of(noun: str) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(
-            s for label, states in STATES_OF.items() if lexicon().similarity(noun, label) > _SAME_KIND for s in states
-        )
-    )
