@@ -147,8 +147,6 @@ class Decoder:
         speaker = self._speaker()
         if speaker is not None and speaker.kind == "before":
             constraints = [_seen_from(c, speaker) for c in constraints]
-        if graph.intent in ("count", "contents") or every:
-            constraints = [self._absolute(c) for c in constraints]
         others = [n for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]]
         return Meaning(
             text, phrase, tuple(constraints), speaker, tuple(self._phrase(n, 0) for n in others),
@@ -384,7 +382,9 @@ class Decoder:
         amounts = self._amounts(predicates)
         found: list[Constraint] = []
         for t in predicates:
-            if t.name in _UNARY:
+            if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
+                found.append(self._on_the_floor(t))
+            elif t.name in _UNARY:
                 away = self._speaker() is not None and t.name in ("left-of-me", "right-of-me")
                 name = t.name.replace("-of-me", "-of-all") if away else t.name
                 weight = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0
@@ -404,6 +404,9 @@ class Decoder:
         for c in _without(found):
             unique.setdefault((c.relation, c.anchors, c.value), c)
         return list(unique.values())
+
+    def _on_the_floor(self, t: Predicate) -> Constraint:
+        return Constraint("smaller", span=self._span(t), negated=t.denied, value="elevation", amount_m=_ON_THE_FLOOR_M)
 
     def _looks(self, t: Predicate) -> list[Constraint]:
         table = relation_words()
@@ -473,7 +476,7 @@ class Decoder:
         if name in ("larger", "smaller"):
             return [Constraint(name, anchors, value=_axis(tokens), span=span, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
-            return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
+            return [self._on_the_floor(t)]
         if name in ("on", "near") and anchors[0].noun == "wall":
             return [Constraint("wall", span=span, negated=t.denied)]
         if len(anchors) == 2:
@@ -513,13 +516,6 @@ class Decoder:
 
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
-
-    def _absolute(self, c: Constraint) -> Constraint:
-        """ "How many baskets stand on the floor": all on the floor, not the lowest one."""
-        behind = [w.text for w in self.words if c.span[0] <= w.start][:_REACH]
-        if c.relation != "low" or _FLOORS.isdisjoint(behind):
-            return c
-        return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
 
 
 def _is_best(t: Predicate, tokens: Sequence[str]) -> bool:

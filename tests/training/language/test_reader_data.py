@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_perceptron.language.meaning import ANYTHING, EVERY_NUMBER, KINDS, Constraint, Decoder, Meaning
+from embodied_perceptron.language.decoding import Decoder
+from embodied_perceptron.language.meaning import ANYTHING, EVERY_NUMBER, KINDS, Constraint, Meaning
 from embodied_perceptron.language.query import graphs_of
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
@@ -231,7 +232,9 @@ def test_variations_keep_their_marks_and_the_slot_grammar_is_well_marked() -> No
         for _ in range(4):
             other = vary(sentence, keep=0.0)
             assert [s.tags for s in read_sentence(str(other)).spans] == [s.tags for s in other.spans]
-            assert len(other.spans) == len(sentence.spans)
+            assert (
+                len(sentence.spans) <= len(other.spans) <= len(sentence.spans) + 1
+            )  # "no, the red one" names it again
             assert all(s.end > s.start for s in other.spans)
             example_of(other)
     left = read_sentence("find: the [mug=t] [left of=t.left(a)] the [jug=a]")
@@ -363,16 +366,6 @@ def test_one_is_called_like_what_was_named_before() -> None:
     read = meaning("find: [standing before=speaker.before(a)] the [sinks=a], the [one=t] [on the left=t.left-of-all]")
     assert read.target is not None
     assert (read.target.noun, read.target.plural) == ("sink", False)
-
-
-def test_a_negation_denies_what_is_told_next() -> None:
-    line = "find: a [chair=t] that is [not=neg] [white=t.colour!]"
-    scores, count = scores_that_say(line)
-    scores.denied[0, 4], scores.denied[0, 5] = 9.0, -9.0  # at the wrong word
-    sentence = read_sentence(line)
-    words, _ = graph_of(sentence)
-    read = Decoder(sentence.text, words, graphs_of(scores, 0, count)[0]).meaning()
-    assert said(read.constraints) == ["not colour white"]
 
 
 def test_whole_forms_are_those_that_may_be_fitted_to() -> None:
