@@ -229,8 +229,8 @@ class Fit:
     kept: tuple[Path, ...] = ()
     epochs: int = 6
     seed: int = 0
-    share: float = 0.6
-    made: int = 6500
+    share: float = 1.0
+    made: int = 6000
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
