@@ -533,8 +533,6 @@ class _Answer:
             missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
             reading=self.meaning.probability,
-            use=self.meaning.target is not None and self.meaning.target.noun.startswith("something to "),
-            doubt=self.meaning.doubt,
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
@@ -633,10 +631,7 @@ class _Answer:
             return GroundingStatus.NOT_FOUND, (), f"{wanted} {pluralize(noun)} were asked for, but there {there}"
         read = meaning.probability
         traits = [
-            Traits(
-                0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read,
-                doubt=meaning.doubt,
-            )
+            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
             for i in chosen
         ]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
@@ -842,7 +837,7 @@ def _words(c: Constraint) -> str:
 # ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading", "use", "doubt")
+FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
 _LEAST_READING = 1e-4  # lower probabilities of a reading count as this
 
 
@@ -858,8 +853,6 @@ class Traits:
         missing: an anchor is not in the scene.
         kind: similarity of label and noun.
         reading: probability that the sentence is read correctly, (0, 1].
-        use: the sentence states a use or a need, no noun.
-        doubt: probability of the next reading as a share of this one's, [0, 1].
     """
 
     share: float
@@ -869,8 +862,6 @@ class Traits:
     missing: bool
     kind: float
     reading: float = 1.0
-    use: bool = False
-    doubt: float = 0.0
 
     def features(self) -> tuple[float, ...]:
         """Values in the order of :data:`FEATURES`."""
@@ -883,8 +874,6 @@ class Traits:
             float(self.missing),
             math.log(self.kind + 0.05),
             math.log10(max(self.reading, _LEAST_READING)),
-            float(self.use),
-            self.doubt,
         )
 
 

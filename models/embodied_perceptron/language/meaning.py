@@ -157,11 +157,6 @@ class Meaning:
         """Whether the answer may depend on the speaker's viewpoint."""
         return any(c.is_view_dependent for c in self.constraints)
 
-    @property
-    def doubt(self) -> float:
-        """Probability of the next reading as a share of this one's, in [0, 1]."""
-        return min(max((o.probability for o in self.others), default=0.0) / max(self.probability, 1e-12), 1.0)
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The graph over the words of a sentence.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from scipy.optimize import minimize
 from embodied_perceptron.language import answer as answers
 from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, ground_objects, probability_right
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.scene_file import detected_scene
 from embodied_perceptron.recordings.artifacts import write_json
 from embodied_perceptron.recordings.files import write_atomically
@@ -181,9 +182,12 @@ def observe(drawn: Iterator[Sentence]) -> tuple[F64, NDArray[np.bool_]]:
             if sentence.ground is not None:
                 grounding = sentence.ground(sentence.text)
             else:
-                grounding = ground_objects(sentence.text, sentence.objects, vocabulary=None)
+                query = Query(sentence.text).parsed({o.label for o in sentence.objects})
+                if query.meaning is not None:  # only the first reading
+                    query = replace(query, meaning=replace(query.meaning, others=()))
+                grounding = ground_objects(query, sentence.objects, vocabulary=None)
             if seen and grounding.candidates and grounding.count is None:
-                features.append(seen[0].features())  # of the first reading
+                features.append(seen[0 if sentence.ground is not None else -1].features())
                 hits.append(grounding.candidates[0].id in (sentence.right or {sentence.target}))
     finally:
         answers.probability_right = probability_right
@@ -194,8 +198,7 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
     """(F,) weights of a logistic regression with a little shrinkage; signs are constrained, so that better evidence
     never lowers the probability."""
     y = hits.astype(np.float64)
-    signs = dict.fromkeys(("share", "fit_share", "weakest", "kind", "reading"), 1)
-    signs |= dict.fromkeys(("unsure_view", "missing", "doubt"), -1)
+    signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1, "reading": 1}
     bounds = [{1: (0, None), -1: (None, 0)}.get(signs.get(name, 0), (None, None)) for name in FEATURES]
 
     def loss(beta: F64) -> float:
