@@ -412,19 +412,13 @@ def meant_by(token: str) -> str:
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for form in _deletions(token, most) for word in _index().get(form, ())}
-    ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
+    ranked = sorted((edits(token, word), word[0] != token[0], word) for word in near)
     verb = token.endswith(("ing", "ed"))  # "beeping" is not "bedding"
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and (r[1] or verb))]
     if not ranked:
         return ""
     alike = [rank[-1] for rank in ranked if rank[:-1] == ranked[0][:-1]]
     return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
-
-
-def _left_out(token: str, word: str) -> bool:
-    """Whether ``token`` is ``word`` with letters left out: the most likely misspelling."""
-    letters = iter(word)
-    return len(token) < len(word) and all(letter in letters for letter in token)
 
 
 _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("determiners")
@@ -536,17 +530,10 @@ def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
         if (
             other.target is not None
             and not other.problem
-            and not _says_less(other, first)
             and all(replace(other, probability=m.probability) != m for m in kept)
         ):
             kept.append(other)
     return tuple(kept[1:])
-
-
-def _says_less(other: Meaning, first: Meaning) -> bool:
-    """Whether a reading only drops constraints of the first: it would be found whatever the sentence says."""
-    same = other.target == first.target and other.kind == first.kind
-    return same and len(other.constraints) < len(first.constraints) and set(other.constraints) <= set(first.constraints)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -587,7 +574,7 @@ class SentenceReader:
         return cls(network)
 
     def read(self, text: str, words: Sequence[Word]) -> tuple[SentenceGraph, ...]:
-        """The most likely graph over ``words``, then alternatives that differ from it in one decision, best first."""
+        """The most likely graph over ``words``, then alternatives that differ from it in one piece or in the intent."""
         if not words:
             return (SentenceGraph("none"),)
         with torch.inference_mode():
@@ -598,25 +585,6 @@ class SentenceReader:
 def graphs_of(scores: Scores, b: int, count: int) -> tuple[SentenceGraph, ...]:
     """Graphs over the ``count`` words of sentence ``b``; see :meth:`SentenceReader.read`."""
     return WordScores.of(scores, b, count).graphs()
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One decision in which a reading differs from the best one.
-
-    Attributes:
-        share: probability of the reading as a share of the best reading's.
-        pieces: all pieces, where one is different; else None.
-        arc: (first word, "owner" or "other") of the predicate whose arc is different.
-        denied: first word of the predicate whose negation is different.
-        intent: the different intent.
-    """
-
-    share: float
-    pieces: tuple[_Piece, ...] | None = None
-    arc: tuple[int, str] | None = None
-    denied: int = -1
-    intent: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -656,104 +624,52 @@ class WordScores:
             found = _with_target(self.parts, found)
             if not found:
                 return (SentenceGraph("none", probability=sure),)
-        doubts: list[_Change] = []
-        first = self._graph(intent, sure, found, doubts=doubts)
-        doubts += self._other_pieces(found)
+        first = self._graph(intent, sure, found)
+        doubts = [(share, intent, pieces) for share, pieces in self._other_pieces(found)]
         second = int(self.intent.argsort()[-2])
         if INTENTS[second] != "none":
-            doubts.append(_Change(float(self.intent[second]) / sure, intent=INTENTS[second]))
-        likely = sorted((d for d in doubts if d.share > _LEAST_SHARE), key=lambda d: -d.share)[:_MOST_OTHERS]
-        others = []
-        for d in likely:
-            other = self._graph(d.intent or intent, 1.0, found if d.pieces is None else d.pieces, d)
-            others.append(replace(other, probability=first.probability * d.share))
-        return (first, *others)
+            doubts.append((float(self.intent[second]) / sure, INTENTS[second], found))
+        likely = sorted((d for d in doubts if d[0] > _LEAST_SHARE), key=lambda d: -d[0])[:_MOST_OTHERS]
+        others = [(share, self._graph(other, 1.0, pieces)) for share, other, pieces in likely]
+        return (first, *(replace(other, probability=first.probability * share) for share, other in others))
 
-    def _graph(
-        self,
-        intent: str,
-        sure: float,
-        pieces: Sequence[_Piece],
-        change: _Change | None = None,
-        doubts: list[_Change] | None = None,
-    ) -> SentenceGraph:
-        """The graph of ``pieces`` with the most likely arcs, except for ``change``; ``doubts`` gets alternatives."""
+    def _graph(self, intent: str, sure: float, pieces: Sequence[_Piece]) -> SentenceGraph:
+        """The graph of ``pieces`` with the most likely arcs."""
         entities = _entities([piece for piece in pieces if piece[0] in ENTITIES], self.arcs["same"])
         predicates = []
-        doubts = [] if doubts is None else doubts
-        for _, _, _, chance in pieces:
+        for name, first, last, chance in pieces:
             sure *= chance
-        for name, first, last, _ in pieces:
             if name in ENTITIES:
                 continue
             owner, others, no = NO_ENTITY, tuple[int, ...](), False
             if name not in (NEGATION, EXCLUSION):
-                denied = float(self.denied[first])
-                no = (denied > 0.5) != (change is not None and change.denied == first)
-                doubts.append(_Change(min(denied, 1.0 - denied) / max(denied, 1.0 - denied), denied=first))
+                no = float(self.denied[first]) > 0.5
                 if not name.startswith("speaker-"):
-                    ranked = _ranked(self.arcs["owner"][first], entities)
-                    owner, chance = ranked[change is not None and change.arc == (first, "owner") and len(ranked) > 1]
-                    sure *= chance
-                    doubts += [_Change(other / chance, arc=(first, "owner")) for _, other in ranked[1:2]]
+                    owner, likely = _ranked(self.arcs["owner"][first], entities)[0]
+                    sure *= likely
             if name in WITH_OTHER:
-                choices = _others(name, self.arcs["other"][first], entities, owner)
-                others, chance = choices[change is not None and change.arc == (first, "other") and len(choices) > 1]
-                sure *= chance
-                doubts += [_Change(other / max(chance, 1e-9), arc=(first, "other")) for _, other in choices[1:2]]
+                others, likely = _others(name, self.arcs["other"][first], entities, owner)
+                sure *= likely
             predicates.append(Predicate(first, last, name, owner, others, no))
         return SentenceGraph(intent, tuple(entities), tuple(predicates), sure)
 
-    def _chance(self, piece: _Piece, kind: str) -> float:
-        """Probability that the words of a piece are of ``kind``; of no kind for ""."""
-        _, first, last, _ = piece
-        if not kind:
-            return float(self.parts[first:last, 0].mean()) + 1e-6
-        column = 1 + KINDS.index(kind)
-        both = self.parts[first:last, column] + self.parts[first:last, column + len(KINDS)]
-        return float(both.mean()) + 1e-6
-
-    def _other_pieces(self, pieces: Sequence[_Piece]) -> Iterator[_Change]:
-        """Alternatives: another target, a piece of another kind, one piece less, or one more."""
-        swapped = self._about_another(pieces)
-        if swapped is not None:
-            yield swapped
-        for k, piece in enumerate(pieces):
-            kind, first, last, _ = piece
-            if kind == TARGET:
-                continue
+    def _other_pieces(self, pieces: Sequence[_Piece]) -> Iterator[tuple[float, list[_Piece]]]:
+        """Alternatives with their share of the probability: a piece of another kind, or one more piece."""
+        target = KINDS.index(TARGET)
+        for k, (kind, first, last, _) in enumerate(pieces):
             chance = self.parts[first:last, 1:].reshape(last - first, 2, len(KINDS)).sum(axis=1).mean(axis=0)
-            chance[[KINDS.index(kind), KINDS.index(TARGET)]] = 0.0
-            other, none = KINDS[int(chance.argmax())], self._chance(piece, "")
-            share = max(float(chance.max()), none) / self._chance(piece, kind)
-            rest = [*pieces[:k], *pieces[k + 1 :]]
-            if float(chance.max()) > none:
-                rest.insert(k, (other, first, last, 1.0))
-            yield _Change(share, tuple(rest))
+            own, none = float(chance[KINDS.index(kind)]), float(self.parts[first:last, 0].mean())
+            chance[[KINDS.index(kind), target]] = 0.0
+            if kind != TARGET and float(chance.max()) > none:
+                other: _Piece = (KINDS[int(chance.argmax())], first, last, 1.0)
+                yield float(chance.max()) / max(own, 1e-6), [*pieces[:k], other, *pieces[k + 1 :]]
         read = {i for _, first, last, _ in pieces for i in range(first, last)}
         for i in range(len(self.parts)):
             begins = self.parts[i, 1 : 1 + len(KINDS)].copy()
-            begins[KINDS.index(TARGET)] = 0.0
+            begins[target] = 0.0
             if i not in read and begins.max() > _LEAST_SHARE * self.parts[i, 0]:
                 more = sorted([*pieces, (KINDS[int(begins.argmax())], i, i + 1, 1.0)], key=lambda p: p[1])
-                yield _Change(float(begins.max() / self.parts[i, 0]), tuple(more))
-
-    def _about_another(self, pieces: Sequence[_Piece]) -> _Change | None:
-        """The pieces with another entity as target; None where there is only one."""
-
-        def instead(piece: _Piece) -> str:
-            return max((k for k in ENTITIES if k not in (TARGET, EXCLUDED)), key=lambda kind: self._chance(piece, kind))
-
-        old = [p for p in pieces if p[0] == TARGET]
-        others = [p for p in pieces if p[0] in ENTITIES and p[0] not in (TARGET, EXCLUDED)]
-        if not others:
-            return None
-        new = max(others, key=lambda p: self._chance(p, TARGET) / self._chance(p, p[0]))
-        share = self._chance(new, TARGET) / self._chance(new, new[0])
-        for piece in old:
-            share *= self._chance(piece, instead(piece)) / self._chance(piece, TARGET)
-        changed = [(TARGET, *p[1:]) if p == new else (instead(p), *p[1:]) if p[0] == TARGET else p for p in pieces]
-        return _Change(min(share, 1.0), tuple(changed))
+                yield float(begins.max() / self.parts[i, 0]), more
 
 
 def _pieces(parts: F32) -> list[_Piece]:
@@ -824,36 +740,31 @@ def _entities(pieces: Sequence[_Piece], same: F32) -> list[Entity]:
     return entities
 
 
-def _chances(row: F32, entities: Sequence[Entity]) -> dict[int, float]:
-    """Entity number (or none) -> probability, from the logits of an arc's row."""
+def _ranked(row: F32, entities: Sequence[Entity]) -> list[tuple[int, float]]:
+    """Entity numbers (or none) with the probability that the arc ends there, from its logits, best first."""
     logits = np.array([row[0], *(row[t.last] for t in entities)], np.float64)
     share = np.exp(logits - logits.max())
     share /= share.sum()
     chance = {NO_ENTITY: float(share[0])}
     for entity, p in zip(entities, share[1:].tolist(), strict=True):
         chance[entity.number] = chance.get(entity.number, 0.0) + p
-    return chance
+    return sorted(chance.items(), key=lambda item: -item[1])
 
 
-def _ranked(row: F32, entities: Sequence[Entity]) -> list[tuple[int, float]]:
-    """Entity numbers (or none) with the probability that the arc ends there, best first."""
-    return sorted(_chances(row, entities).items(), key=lambda item: -item[1])
-
-
-def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> list[tuple[tuple[int, ...], float]]:
-    """Choices of the landmarks of a relation of ``owner`` with their probabilities, best first."""
+def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> tuple[tuple[int, ...], float]:
+    """The most likely landmarks of a relation of ``owner``, and their probability."""
     ranked = [
         (number, chance)
         for number, chance in _ranked(row, entities)
         if number != owner and (number != NO_ENTITY or name in WITHOUT_OTHER)
     ]
     if not ranked:
-        return [((), 1.0)]
+        return (), 1.0
     total = max(sum(chance for _, chance in ranked), 1e-9)
-    if name in TWO_SIDED and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
-        both = tuple(sorted(number for number, _ in ranked[:2]))
-        return [(both, (ranked[0][1] + ranked[1][1]) / total)]
-    return [(() if number == NO_ENTITY else (number,), chance / total) for number, chance in ranked]
+    (number, chance), second = ranked[0], ranked[1:2]
+    if name in TWO_SIDED and second and second[0][1] > _SECOND * total:
+        return tuple(sorted((number, second[0][0]))), (chance + second[0][1]) / total
+    return (() if number == NO_ENTITY else (number,)), chance / total
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,6 @@ _OTHER_NAME = 0.75  # upper limit of similarity where another label equals the n
 _PAIRS_OF_ANCHORS = 60  # most pairs for "between"; of more, only pairs near the target
 _BETWEEN_REACH_M = 6.0
 _CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
-_PLAINLY = 1e-3  # below it a relation is searched beyond its reach
 _LIKELY = 0.3  # weight of a likely anchor
 _ANCHOR_THERE = 0.2  # below this weight an anchor is missing
 _HARDLY = 0.15  # likelihood below which a description of an anchor does not hold
@@ -528,10 +527,6 @@ class Scorer:
             if term.missing or not likely.any():
                 continue
             if c.relation in PAIR_RELATIONS and not c.negated:
-                if holds[likely].max() < _PLAINLY:  # all far away: search without a limit
-                    others = np.maximum.reduce([scorer.anchor_weights(a) for a in c.anchors])
-                    pairs, fits = self.g.related(c.relation, np.flatnonzero(weight), np.flatnonzero(others), np.inf)
-                    holds = pairs.best(fits * pairs.different * others[pairs.anchor])
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
