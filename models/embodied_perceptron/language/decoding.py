@@ -14,6 +14,7 @@ from embodied_perceptron.language.lexicon import (
     lexicon,
     metres,
     ordinal,
+    pluralize,
     relation_words,
     serving,
     singular,
@@ -287,11 +288,17 @@ class Decoder:
         serves = serving(self.texts[first:last], self.labels)
         return serves or (serving(self.texts, self.labels) if clause else "")  # "it is raining. What should I take?"
 
+    def _beside_noun(self, number: int) -> list[str]:
+        """Words that the reader counts to the name of an entity but that are not its noun: "open" of "open door"."""
+        named = self._nouns.get(number)
+        own = {form for word in ("" if named is None else named[0]).split() for form in (word, pluralize(word))}
+        return [word for word in self._words_of(number) if own and word not in own | _PRONOUNS]
+
     def _unread(self, number: int, own: Sequence[Predicate]) -> tuple[str, ...]:
         """Words about the target that the map cannot check: "the velvet chair"."""
         told = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
-        plain = word_set("adjectives")
-        return tuple(word for t in told for word in self._tokens(t) if word not in plain)
+        words = [word for t in told for word in self._tokens(t)] + self._beside_noun(number)
+        return tuple(word for word in words if word not in word_set("adjectives") and word not in _STATES)
 
     def _count_before(self, number: int) -> float | None:
         """The number right before a noun: "the five chairs", but not "one of the five chairs"."""
@@ -380,7 +387,7 @@ class Decoder:
     def _constraints(self, number: int, predicates: Sequence[Predicate], depth: int) -> list[Constraint]:
         """Constraints from the predicates of one entity."""
         amounts = self._amounts(predicates)
-        found: list[Constraint] = []
+        found = [state for place in self._of(number) for state in self._state(number, place)]
         for t in predicates:
             if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
                 found.append(self._on_the_floor(t))
@@ -418,19 +425,16 @@ class Decoder:
             values = dict.fromkeys(table.colours[token] for token in tokens if token in table.colours)
         return [Constraint(t.name, value=value, negated=t.denied, span=self._span(t)) for value in values]
 
-    def _state(self, number: int, t: Predicate) -> list[Constraint]:
-        """The state that an attribute states, where objects of the kind have it."""
+    def _state(self, number: int, t: Predicate | Entity) -> list[Constraint]:
+        """The state that an attribute or a name with adjectives states, where objects of the kind have it."""
         named = self._nouns.get(number)
-        state = next((_STATES[word] for word in self._tokens(t) if word in _STATES), "") if t.name == "other" else ""
-        fits = (
-            s
-            for label, states in STATES_OF.items()
-            if named and lexicon().similarity(named[0], label) > _SAME
-            for s in states
-        )
-        if not state or (state not in ("open", "closed") and state not in fits):
+        if named is None or (isinstance(t, Predicate) and t.name != "other"):
             return []
-        return [Constraint("state", value=state, negated=t.denied, span=self._span(t))]
+        state = next((_STATES[word] for word in self._tokens(t) if word in _STATES), "")
+        kinds = [states for label, states in STATES_OF.items() if lexicon().similarity(named[0], label) > _SAME]
+        if not state or (state not in ("open", "closed") and all(state not in states for states in kinds)):
+            return []
+        return [Constraint("state", value=state, negated=isinstance(t, Predicate) and t.denied, span=self._span(t))]
 
     def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
         """Lengths extended to all of their words: "one [and a half metres]"."""

@@ -412,13 +412,19 @@ def meant_by(token: str) -> str:
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for form in _deletions(token, most) for word in _index().get(form, ())}
-    ranked = sorted((edits(token, word), word[0] != token[0], word) for word in near)
+    ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
     verb = token.endswith(("ing", "ed"))  # "beeping" is not "bedding"
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and (r[1] or verb))]
     if not ranked:
         return ""
     alike = [rank[-1] for rank in ranked if rank[:-1] == ranked[0][:-1]]
     return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
+
+
+def _left_out(token: str, word: str) -> bool:
+    """Whether ``token`` is ``word`` with letters left out: the most likely misspelling."""
+    letters = iter(word)
+    return len(token) < len(word) and all(letter in letters for letter in token)
 
 
 _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("determiners")
