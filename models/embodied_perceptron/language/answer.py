@@ -644,7 +644,8 @@ class _Answer:
         if wanted is not None and len(chosen) > wanted:
             words = f"{len(chosen)} {pluralize(noun)} fit, not {wanted}"
             return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
-        names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
+        states = [_words(c) for c in meaning.constraints if c.relation == "state"]
+        names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
 
     def attribute(self, decided: _Decided) -> _Decided:

@@ -139,6 +139,7 @@ class Decoder:
         if problem:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
+        constraints += self._asked_state(target) if graph.intent == "exists" else []
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
             return Meaning(text, None)
         names = {t.name for t in own if not t.denied}
@@ -159,7 +160,7 @@ class Decoder:
             any_of="any" in names and graph.intent == "find",
             is_place=HELD in numbers.values(),
             probability=graph.probability,
-            length=sum(t.last - t.first for t in (*graph.entities, *graph.predicates)),
+            length=sum(t.last - t.first for t in graph.entities) + sum(t.last - t.first for t in graph.predicates),
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------- entities
@@ -435,6 +436,13 @@ class Decoder:
         if not state or (state not in ("open", "closed") and all(state not in states for states in kinds)):
             return []
         return [Constraint("state", value=state, negated=isinstance(t, Predicate) and t.denied, span=self._span(t))]
+
+    def _asked_state(self, number: int) -> list[Constraint]:
+        """The state at the end of a question that the reader left out: "is the door open?"."""
+        last = max((k for k, word in enumerate(self.texts) if word.isalpha()), default=0)
+        pieces: list[Predicate | Entity] = [*self.graph.predicates, *self.graph.entities]
+        read = {i for t in pieces for i in range(t.first, t.last)}
+        return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
 
     def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
         """Lengths extended to all of their words: "one [and a half metres]"."""

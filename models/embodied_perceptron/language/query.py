@@ -548,6 +548,7 @@ def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
 READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensors"
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
+_LEAST_INTENT = 0.25  # the same for another intent
 _MOST_OTHERS = 3  # alternative readings
 _SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]
@@ -633,7 +634,7 @@ class WordScores:
         first = self._graph(intent, sure, found)
         doubts = [(share, intent, pieces) for share, pieces in self._other_pieces(found)]
         second = int(self.intent.argsort()[-2])
-        if INTENTS[second] != "none":
+        if INTENTS[second] != "none" and float(self.intent[second]) > _LEAST_INTENT * sure:
             doubts.append((float(self.intent[second]) / sure, INTENTS[second], found))
         likely = sorted((d for d in doubts if d[0] > _LEAST_SHARE), key=lambda d: -d[0])[:_MOST_OTHERS]
         others = [(share, self._graph(other, 1.0, pieces)) for share, other, pieces in likely]

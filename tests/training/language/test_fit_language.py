@@ -33,21 +33,11 @@ def test_more_that_speaks_for_an_answer_never_makes_it_less_likely() -> None:
     assert beta[FEATURES.index("share")] >= 0.0
 
 
-def test_a_share_of_the_answers_above_half_is_right_after_the_shift() -> None:
-    rng = np.random.default_rng(5)
-
-    def observed(count: int) -> fit_language.Observed:
-        features = np.array([Traits(s, s, 0.5, False, False, 1.0).features() for s in rng.uniform(0.05, 0.95, count)])
-        return features, rng.random(count) < 1.0 / (1.0 + np.exp(-1.5 - features[:, 1]))
-
-    homes, lists = observed(900), [observed(300) for _ in range(3)]
-    needed = fit_language.log_odds_needed(homes, lists, 0.95)
-    features, hits = observed(3000)
-    above = features @ fit_language.fit(*fit_language.joined(homes, lists)) >= needed
-    assert hits.mean() < 0.85
-    assert 0.92 < hits[above].mean() < 0.98
-    with pytest.raises(ValueError, match="no probability is so high"):
-        fit_language.log_odds_needed(homes, [(f, np.zeros(len(h), bool)) for f, h in lists], 0.95)
+def test_all_lists_together_count_as_much_as_the_homes() -> None:
+    homes, one = (np.zeros((6, 2)), np.ones(6, bool)), (np.ones((1, 2)), np.zeros(1, bool))
+    features, hits = fit_language.joined(homes, [one, one])
+    assert (len(hits), int(hits.sum()), int(features[:, 0].sum())) == (12, 6, 6)
+    assert len(fit_language.joined(homes, [])[1]) == 6
 
 
 def test_shipped_weights_have_their_origin_and_the_right_signs() -> None:

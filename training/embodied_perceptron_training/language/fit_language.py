@@ -1,7 +1,7 @@
 """Fit the probability that an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`).
 
     python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000]
-    ... --people FILE LIST --right SHARE
+    ... --people FILE LIST --cost TIMES
     ... --check [--out FILE]
 
 Homes are generated without rendering. Facts of their geometry are worded by a separate grammar (:data:`SENTENCES`, no
@@ -10,8 +10,8 @@ sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over
 the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
 answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a
 list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
-A wrong answer costs a user more than a right one that is asked about again: ``--right SHARE`` lowers the probabilities
-until this share of the lists' answers above 0.5 is right, each list judged by weights fitted without it.
+A wrong answer costs a user more than a right one that is asked about again: ``--cost TIMES`` lowers the log odds so
+that 0.5 is where both cost the same.
 Writes ``lexicon/calibration.json`` of the installed package; ``--check`` prints the reliability on other homes instead.
 """
 
@@ -220,22 +220,6 @@ def joined(homes: Observed, lists: Sequence[Observed]) -> Observed:
     return np.concatenate([f for f, _ in parts]), np.concatenate([h for _, h in parts])
 
 
-def log_odds_needed(homes: Observed, lists: Sequence[Observed], share: float) -> float:
-    """Log odds from which ``share`` of the answers to lists is right, each list by weights fitted without it.
-
-    Raises ``ValueError`` where no log odds reach it.
-    """
-    odds = np.concatenate(
-        [part[0] @ fit(*joined(homes, [other for other in lists if other is not part])) for part in lists]
-    )
-    order = np.argsort(-odds, kind="stable")
-    right = np.concatenate([hits for _, hits in lists])[order]
-    enough = np.flatnonzero(np.cumsum(right) >= share * np.arange(1, len(right) + 1))
-    if not len(enough):
-        raise ValueError(f"no probability is so high that {share} of the answers above it are right")
-    return float(odds[order[enough[-1]]])
-
-
 def reliability(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> list[dict[str, float]]:
     """Stated and measured probability in bins of the stated one."""
     place = np.minimum((stated * bins).astype(int), bins - 1)
@@ -264,7 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--people", nargs=2, action="append", default=[], metavar=("FILE", "LIST"), help="also of a list"
     )
-    parser.add_argument("--right", type=float, help="share of the lists' answers above 0.5 that must be right")
+    parser.add_argument("--cost", type=float, default=1.0, help="of a wrong answer, as a multiple of a missing one's")
     parser.add_argument("--check", action="store_true", help="reliability of the current weights on other homes")
     arguments = parser.parse_args()
     first = arguments.seed + 1000 * arguments.check
@@ -275,11 +259,10 @@ def main() -> None:
         beta = np.array(json.loads(WEIGHTS.read_text(encoding="utf-8"))["weights"])
     else:
         beta = fit(features, hits)
-        if arguments.right is not None:
-            beta[0] -= log_odds_needed(homes, asked, arguments.right)
+        beta[0] -= np.log(arguments.cost)
         command = "python -m embodied_perceptron_training.language.fit_language"
         command += "".join(f" --people {file} {number}" for file, number in arguments.people)
-        command += "" if arguments.right is None else f" --right {arguments.right}"
+        command += f" --cost {arguments.cost:g}"
         content = {
             "comment": f"Made by `{command} --homes {arguments.homes} --seed {first}`.",
             "homes": arguments.homes, "seed": first, "sentences": len(hits),
