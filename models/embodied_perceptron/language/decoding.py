@@ -135,6 +135,7 @@ class Decoder:
         own = [t for t in graph.predicates if t.owner in (target, NO_ENTITY) and not t.name.startswith("speaker-")]
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
+        own += self._number_behind(target, own)
         problem = self._no_object(target, phrase, own)
         if problem:
             return Meaning(text, None, problem=problem)
@@ -393,7 +394,7 @@ class Decoder:
             if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
                 found.append(self._on_the_floor(t))
             elif t.name in _UNARY:
-                away = self._speaker() is not None and t.name in ("left-of-me", "right-of-me")
+                away = t.name in ("left-of-me", "right-of-me") and self._speaker() is not None
                 name = t.name.replace("-of-me", "-of-all") if away else t.name
                 weight = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0
                 found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
@@ -429,11 +430,11 @@ class Decoder:
     def _state(self, number: int, t: Predicate | Entity) -> list[Constraint]:
         """The state that an attribute or a name with adjectives states, where objects of the kind have it."""
         named = self._nouns.get(number)
-        if named is None or (isinstance(t, Predicate) and t.name != "other"):
-            return []
         state = next((_STATES[word] for word in self._tokens(t) if word in _STATES), "")
+        if named is None or not state or (isinstance(t, Predicate) and t.name != "other"):
+            return []
         kinds = [states for label, states in STATES_OF.items() if lexicon().similarity(named[0], label) > _SAME]
-        if not state or (state not in ("open", "closed") and all(state not in states for states in kinds)):
+        if state not in ("open", "closed") and all(state not in states for states in kinds):
             return []
         return [Constraint("state", value=state, negated=isinstance(t, Predicate) and t.denied, span=self._span(t))]
 
@@ -443,6 +444,13 @@ class Decoder:
         pieces: list[Predicate | Entity] = [*self.graph.predicates, *self.graph.entities]
         read = {i for t in pieces for i in range(t.first, t.last)}
         return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
+
+    def _number_behind(self, number: int, own: Sequence[Predicate]) -> list[Predicate]:
+        """The rank of "chair number 12", with a number of any size."""
+        k = max((p.last for p in self._of(number)), default=0)
+        is_rank = self.texts[k : k + 1] == ["number"] and ordinal(self.texts[k + 1 : k + 2]) is not None
+        is_read = any(t.name == "rank" for t in own)
+        return [Predicate(k, k + 2, "rank", number)] if is_rank and not is_read else []
 
     def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
         """Lengths extended to all of their words: "one [and a half metres]"."""
