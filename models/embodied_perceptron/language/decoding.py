@@ -135,7 +135,6 @@ class Decoder:
         own = [t for t in graph.predicates if t.owner in (target, NO_ENTITY) and not t.name.startswith("speaker-")]
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
-        own += self._number_behind(target, own)
         problem = self._no_object(target, phrase, own)
         if problem:
             return Meaning(text, None, problem=problem)
@@ -405,7 +404,8 @@ class Decoder:
         if not any(t.name in _COMPARED for t in predicates):
             found += self._measured(amounts)
         for t in predicates:
-            rank = ordinal(self._tokens(t)) if t.name == "rank" else None
+            last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
+            rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
             if rank is not None:
                 found = _ranked(found, rank, self._span(t))
                 break
@@ -444,13 +444,6 @@ class Decoder:
         pieces: list[Predicate | Entity] = [*self.graph.predicates, *self.graph.entities]
         read = {i for t in pieces for i in range(t.first, t.last)}
         return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
-
-    def _number_behind(self, number: int, own: Sequence[Predicate]) -> list[Predicate]:
-        """The rank of "chair number 12", with a number of any size."""
-        k = max((p.last for p in self._of(number)), default=0)
-        is_rank = self.texts[k : k + 1] == ["number"] and ordinal(self.texts[k + 1 : k + 2]) is not None
-        is_read = any(t.name == "rank" for t in own)
-        return [Predicate(k, k + 2, "rank", number)] if is_rank and not is_read else []
 
     def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
         """Lengths extended to all of their words: "one [and a half metres]"."""
