@@ -173,7 +173,7 @@ class Detections:
 
     Attributes:
         boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: z points up, x along the
-            longer side (:func:`~.geometry.boxes.upright_boxes`).
+            longer side (:func:`~.geometry.boxes.canonical_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
         posteriors: for each box name -> probability that an object is there and has that name; of :data:`UNNAMED`, that
@@ -308,7 +308,7 @@ class SceneObject:
         label: class name.
         score: probability in [0, 1] that it still exists and that its name and box are right.
         box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma). What
-            perception returns is in canonical form (:func:`~.geometry.boxes.upright_boxes`): z is the axis nearest to
+            perception returns is in canonical form (:func:`~.geometry.boxes.canonical_boxes`): z is the axis nearest to
             up and points up, x the longer of the other two, alpha in (-pi/2, pi/2]; messages and files carry the same.
             The front of a box is unknown.
         state: one of :class:`ObjectState`.

@@ -8,15 +8,13 @@ import pytest
 import torch
 from support.random_boxes import random_boxes
 
-from embodied_perceptron.geometry.boxes import (
-    box_iou,
-    corners,
-    make_boxes,
-    rotations,
-    upright_boxes,
-)
+from embodied_perceptron.geometry.boxes import box_iou, canonical_boxes, corners, make_boxes, rotations
 
 DEG = math.pi / 180
+
+
+def canonical(boxes: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(canonical_boxes(boxes.numpy()))
 
 
 def relabelled(box: torch.Tensor) -> torch.Tensor:
@@ -35,20 +33,20 @@ def relabelled(box: torch.Tensor) -> torch.Tensor:
 def test_the_solid_stays_and_all_namings_of_it_become_one() -> None:
     for box in random_boxes(40, seed=4, tilt=0.6):
         names = relabelled(box)
-        same = upright_boxes(names)
+        same = canonical(names)
         assert box_iou(same, box[None]).min() > 1 - 1e-9
         torch.testing.assert_close(same, same[:1].expand_as(same), atol=1e-9, rtol=0)
-        torch.testing.assert_close(upright_boxes(same), same, atol=1e-9, rtol=0)
+        torch.testing.assert_close(canonical(same), same, atol=1e-9, rtol=0)
 
 
 def test_the_corners_are_the_same_points() -> None:
     boxes = random_boxes(50, seed=9)
-    a, b = corners(boxes), corners(upright_boxes(boxes))
+    a, b = corners(boxes), corners(canonical(boxes))
     assert torch.cdist(a, b).min(dim=2)[0].max() < 1e-9
 
 
 def test_axes_follow_the_rule() -> None:
-    boxes = upright_boxes(random_boxes(500, seed=2))
+    boxes = canonical(random_boxes(500, seed=2))
     R, sizes, alpha = rotations(boxes), boxes[:, 3:6], boxes[:, 6]
     assert (R[:, 2, 2] > 0).all()
     assert (R[:, 2, 2] >= R[:, 2, :2].abs().amax(1) - 1e-12).all()
@@ -68,9 +66,9 @@ def test_axes_follow_the_rule() -> None:
     ],
 )
 def test_by_hand(box: tuple[float, ...], expected: tuple[float, ...]) -> None:
-    got = upright_boxes(torch.tensor([box], dtype=torch.float64))
+    got = canonical(torch.tensor([box], dtype=torch.float64))
     torch.testing.assert_close(got, torch.tensor([expected], dtype=torch.float64), atol=1e-9, rtol=0)
 
 
 def test_nothing_becomes_nothing() -> None:
-    assert upright_boxes(torch.zeros(0, 9)).shape == (0, 9)
+    assert canonical(torch.zeros(0, 9)).shape == (0, 9)

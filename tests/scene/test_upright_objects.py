@@ -6,12 +6,11 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from support.language_scenes import camera, thing
 from support.object_scenes import FLOOR, SECOND, found, ids
 from support.scene_builder import chair, snapshot_of
 
-from embodied_perceptron.geometry.boxes import box_rotations, canonical_boxes, upright_boxes
+from embodied_perceptron.geometry.boxes import box_rotations, canonical_boxes
 from embodied_perceptron.inference.predictor import PhraseCandidates
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.results import Detections, SceneObject
@@ -66,16 +65,6 @@ def test_canonical_arrays_stay_to_the_bit_and_upside_down_ones_are_turned():
     assert np.array_equal(canonical_boxes(box), box)
     assert canonical_boxes(upside_down(CHAIR)[None]) == pytest.approx(box)
     assert canonical_boxes(np.zeros((0, 9))).shape == (0, 9)
-
-
-def test_boxes_that_stand_take_the_form_that_the_search_finds():
-    rng = np.random.default_rng(3)
-    boxes = np.concatenate([rng.normal(size=(400, 3)), rng.uniform(0.1, 2, (400, 3)), rng.uniform(-7, 7, (400, 3))], 1)
-    boxes[::2, 7:] = 0.0  # half of them stand
-    boxes[::4, 6] = rng.choice([0.0, np.pi / 2, -np.pi / 2, np.pi, 1.5699, -1.5701], 100)
-    boxes[::6, 4] = boxes[::6, 3] * (1.0 - rng.choice([0.0, 1e-7, 1e-5, -1e-5], len(boxes[::6])))
-    form = upright_boxes(torch.from_numpy(boxes)).numpy()
-    np.testing.assert_allclose(canonical_boxes(boxes), form, rtol=0.0, atol=2e-9)
 
 
 def _chair_then_floor(box) -> ObjectMap:

@@ -9,7 +9,6 @@ the first offender in overlap and NMS.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -93,11 +92,6 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     )
 
 
-def matrix_to_sixd(R: Tensor) -> Tensor:
-    """(..., 3, 3) rotations -> (..., 6) first and second column."""
-    return torch.cat([R[..., :, 0], R[..., :, 1]], dim=-1)
-
-
 def sixd_to_matrix(sixd: Tensor) -> Tensor:
     """(..., 6) any numbers -> (..., 3, 3) rotations (Zhou et al., "On the Continuity of Rotation Representations").
 
@@ -150,13 +144,6 @@ def to_box_frames(points: Tensor, boxes: Tensor) -> Tensor:
     return torch.einsum("nij,pni->pnj", rotations(boxes), points[:, None] - boxes[None, :, :3])
 
 
-def face_distances(points: Tensor, boxes: Tensor) -> Tensor:
-    """(P, 3), (N, 9) -> (P, N, 6) signed distances to the faces -x +x -y +y -z +z; all >= 0 inside."""
-    local = to_box_frames(points, boxes)
-    half = 0.5 * boxes[None, :, 3:6]
-    return torch.stack([half + local, half - local], dim=-1).flatten(-2)
-
-
 def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tensor:
     """(P, 3), (N, 9) -> (P, N) bool; faces count as inside. Expands at most ``chunk`` pairs at a time."""
     if points.ndim != 2 or points.shape[1] != 3:
@@ -184,56 +171,6 @@ def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Ten
     b = boxes.to(torch.float64)
     centers = b[:, :3] @ M[:3, :3].T + M[:3, 3]
     return make_boxes(centers, b[:, 3:6], M[:3, :3] @ rotations(b)).to(boxes.dtype)
-
-
-def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
-    """Mirror the world: coordinate ``axis`` (0, 1, 2) changes sign. Valid for tilted boxes.
-
-    ``M R M`` is a rotation and describes the mirrored solid, because a box is symmetric along its axes.
-    """
-    if axis not in (0, 1, 2):
-        raise ValueError(f"axis must be 0, 1 or 2, got {axis!r}")
-    M = torch.ones(3, dtype=boxes.dtype, device=boxes.device)
-    M[axis] = -1.0
-    return make_boxes(boxes[:, :3] * M, boxes[:, 3:6], M[:, None] * rotations(boxes) * M)
-
-
-def upright_boxes(boxes: Tensor) -> Tensor:
-    """Return the canonical form of (N, 9) boxes: the same solids with permuted and reversed axes.
-
-    z is the axis nearest to world up and points up (on a tie the first); x is the longer of the others, with alpha in
-    (-90, 90] degrees. If both are equally long (to 1e-6 of their sum), x is the one with alpha in (-45, 45]. Tilt is
-    kept. Sizes of an upright object are (longer side, shorter side, height).
-    """
-    R, sizes = rotations(boxes), boxes[..., 3:6]
-    up = R[..., 2, :].abs()  # (N, 3) how far each axis points up or down
-    k = up.argmax(-1)
-    i, j = (k + 1) % 3, (k + 2) % 3
-
-    def axis(n: Tensor) -> Tensor:
-        return R.gather(-1, n[..., None, None].expand(*n.shape, 3, 1))[..., 0]
-
-    def size(n: Tensor) -> Tensor:
-        return sizes.gather(-1, n[..., None])[..., 0]
-
-    z = axis(k)
-    z = torch.where(z[..., 2:] < 0, -z, z)
-    x_i, x_j = axis(i), axis(j)
-    # alpha of the box whose x axis is i: its y axis is z cross x
-    y_i = torch.linalg.cross(z, x_i)
-    turned = torch.atan2(-y_i[..., 0], y_i[..., 1]).abs()
-    straight = (turned <= math.pi / 4) | (turned >= math.pi * 3 / 4)
-    square = (size(i) - size(j)).abs() <= 1e-6 * (size(i) + size(j))
-    first = torch.where(square, straight, size(i) > size(j))
-    x = torch.where(first[..., None], x_i, x_j)
-    y = torch.linalg.cross(z, x)
-    alpha = torch.atan2(-y[..., 0], y[..., 1])
-    back = (alpha > math.pi / 2) | (alpha <= -math.pi / 2)
-    x = torch.where(back[..., None], -x, x)
-    y = torch.where(back[..., None], -y, y)
-    length = torch.where(first, size(i), size(j))
-    width = torch.where(first, size(j), size(i))
-    return make_boxes(boxes[..., :3], torch.stack([length, width, size(k)], -1), torch.stack([x, y, z], -1))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -324,29 +261,6 @@ def flatten_boxes(boxes: Tensor) -> Tensor:
     return torch.cat([boxes[:, :2], zero, boxes[:, 3:5], zero + 1.0, boxes[:, 6:7], zero, zero], dim=-1)
 
 
-def footprints(boxes: Tensor) -> Tensor:
-    """(N, 9) -> (N, 6, 2) vertical projection of each box, counter-clockwise; corners repeat for upright boxes.
-
-    The projection is the Minkowski sum of the projected edges: a hexagon with the edges in order of their directions.
-    """
-    edges = (rotations(boxes)[:, :2, :] * boxes[:, None, 3:6]).transpose(1, 2)  # (N, 3, 2)
-    edges = torch.where((edges[..., 1:] < 0) | ((edges[..., 1:] == 0) & (edges[..., :1] < 0)), -edges, edges)
-    angle = torch.atan2(edges[..., 1], edges[..., 0])  # [0, pi)
-    order = torch.argsort(angle, dim=1)
-    walk = torch.gather(edges, 1, order[..., None].expand_as(edges))
-    start = boxes[:, None, :2] - 0.5 * edges.sum(1, keepdim=True)
-    steps = torch.cat([walk, -walk[:, :2]], dim=1)  # the sixth step leads back
-    return torch.cat([start, start + torch.cumsum(steps, dim=1)], dim=1)
-
-
-def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (M, 9) -> (N, M) common area of the projections, square metres."""
-    pa = footprints(check_boxes(a, "a").detach().to("cpu", torch.float64))
-    pb = footprints(check_boxes(b, "b").detach().to("cpu", torch.float64))
-    area = overlap.convex_overlap_areas(pa.contiguous().numpy(), pb.contiguous().numpy())
-    return torch.from_numpy(area).to(a.device, a.dtype)
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # boxes as float64 arrays
 
@@ -358,7 +272,12 @@ def box_rotations(boxes: F64) -> F64:
 
 
 def canonical_boxes(boxes: F64) -> F64:
-    """Compute :func:`upright_boxes` of arrays in float64; canonical boxes are returned bit for bit."""
+    """Return the canonical form of (N, 9) boxes: the same solids with permuted and reversed axes.
+
+    z is the axis nearest to world up and points up (on a tie the first); x is the longer of the others, with alpha in
+    (-90, 90] degrees. If both are equally long (to 1e-6 of their sum), x is the one with alpha in (-45, 45]. Tilt is
+    kept. Sizes of an upright object are (longer side, shorter side, height). Canonical boxes are returned bit for bit.
+    """
     given: F64 = np.array(boxes, dtype=np.float64)
     longer, shorter, alpha = given[:, 3], given[:, 4], given[:, 6]
     # most boxes are canonical already

@@ -29,11 +29,6 @@ class OccupancyGridSpec:
         if min(self.shape) < 1 or not self.cell_m > 0:
             raise ValueError(f"grid needs positive sizes, got shape {self.shape} and cell_m {self.cell_m}")
 
-    def refined(self, factor: int) -> OccupancyGridSpec:
-        """The same block with cells ``factor`` times smaller."""
-        nx, ny, nz = self.shape
-        return OccupancyGridSpec(self.origin_m, (nx * factor, ny * factor, nz * factor), self.cell_m / factor)
-
     def centers(self, coords: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """(N, 3) cell indices -> (N, 3) centres, metres."""
         centers: NDArray[np.float64] = (np.asarray(coords) + 0.5) * self.cell_m + np.asarray(self.origin_m)

@@ -7,8 +7,7 @@ divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box
                                                  projected along x (signed by the direction that the face looks in)
 
 because F has no normal component on the cuts. So only the faces of ``b`` are clipped against four half planes, without
-cap polygons or special cases for coplanar faces: every term is continuous in the boxes. Upright boxes use the same in
-two dimensions, for the common area of their footprints. Boxes without volume give zero.
+cap polygons or special cases for coplanar faces: every term is continuous in the boxes. Boxes without volume give zero.
 
 The functions take centres, half sizes and rotations (columns are a box's axes); the public functions on (N, 9) boxes
 are in :mod:`embodied_perceptron.geometry.boxes`.
@@ -54,7 +53,7 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 @njit(cache=True, nogil=True)
 def canonical(boxes: Array) -> Array:
-    """Compute ``upright_boxes`` of :mod:`.boxes` in one pass."""
+    """Compute ``canonical_boxes`` of :mod:`.boxes`."""
     n = boxes.shape[0]
     rot = frames(boxes)[2]
     out: Array = boxes.copy()
@@ -509,42 +508,6 @@ def greedy_groups(
         kept[count] = i
         count += 1
     return kept[:count], np.stack((group[:pairs], row[:pairs]), axis=1)
-
-
-@njit(cache=True, nogil=True)
-def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
-    """(N, K, 2) and (M, L, 2) counter-clockwise convex polygons (corners may repeat) -> (N, M) area of overlap."""
-    n, m, k, l = a.shape[0], b.shape[0], a.shape[1], b.shape[1]  # noqa: E741
-    out = np.zeros((n, m))
-    size = 4 * (k + l) + 16
-    src, dst = np.zeros((size, 3)), np.zeros((size, 3))
-    for j in range(m):
-        shortest = 0.0  # shorter edges are rounding errors without direction
-        for e in range(l):
-            dx, dy = b[j, (e + 1) % l, 0] - b[j, e, 0], b[j, (e + 1) % l, 1] - b[j, e, 1]
-            shortest = max(shortest, 1e-7 * math.hypot(dx, dy))
-        if shortest == 0.0:
-            continue
-        for i in range(n):
-            count = k
-            src[:k, :2] = a[i]
-            for e in range(l):
-                x0, y0 = b[j, e, 0], b[j, e, 1]
-                dx, dy = b[j, (e + 1) % l, 0] - x0, b[j, (e + 1) % l, 1] - y0
-                if math.hypot(dx, dy) <= shortest:
-                    continue
-                for c in range(count):  # third coordinate: signed distance to the right of the edge
-                    src[c, 2] = (src[c, 0] - x0) * dy - (src[c, 1] - y0) * dx
-                count = _clip(src, count, dst, 2, 1.0, 0.0)
-                src, dst = dst, src
-                if count < 3:
-                    break
-            area = 0.0
-            for c in range(1, count - 1):
-                area += (src[c, 0] - src[0, 0]) * (src[c + 1, 1] - src[0, 1])
-                area -= (src[c, 1] - src[0, 1]) * (src[c + 1, 0] - src[0, 0])
-            out[i, j] = max(0.5 * area, 0.0) if count >= 3 else 0.0
-    return out
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Proposals:
     """Input of the refinement head for P boxes of one scene.
 
     Attributes:
-        boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.upright_boxes`).
+        boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.canonical_boxes`).
         log_odds: (P, K) of each class, from detection.
         place: (P, 9) log of the edges; lower and upper end above the floor, metres; log of the ratio of the horizontal
             edges; the best detection score; a third of the log of the volume; whether the score is above 0.2.

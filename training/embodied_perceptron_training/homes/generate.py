@@ -13,9 +13,9 @@ import pickle
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cv2
 import numpy as np
@@ -31,12 +31,6 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes import assets
 from embodied_perceptron_training.homes import noise as sensor
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import FAMILY_PREFIX, credits_of, store_hash
-from embodied_perceptron_training.homes.assets.sweethome3d import (
-    AssetLibrary,
-    attribution_lines,
-    library_hash,
-    open_library,
-)
 from embodied_perceptron_training.homes.assets.varied.catalogue import FamilyModel
 from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
 from embodied_perceptron_training.homes.building.freespace import free_space
@@ -46,7 +40,6 @@ from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
-from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
@@ -82,8 +75,6 @@ class HomeSampleSpec:
         home: kind of homes.
         noise: sensor faults.
         prompts: amount of language.
-        renderer: "raycast" (same result everywhere) or "opengl" (fast on a GPU, no cast shadows).
-        fine_occupancy: also write grids with cells this many times smaller; 1 = none.
     """
 
     views: int = 20
@@ -92,18 +83,12 @@ class HomeSampleSpec:
     home: HomeSpec = field(default_factory=lambda: HomeSpec(0))
     noise: NoiseModel = field(default_factory=NoiseModel)
     prompts: PromptSpec = field(default_factory=PromptSpec)
-    fine_occupancy: int = 1
-    renderer: Literal["raycast", "opengl"] = "raycast"
 
     def __post_init__(self) -> None:
         if self.views < 1:
             raise ValueError(f"views must be at least 1, got {self.views}")
         if self.width < 16 or self.height < 16:
             raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
-        if self.renderer not in ("raycast", "opengl"):
-            raise ValueError(f"renderer must be raycast or opengl, got {self.renderer!r}")
-        if not 1 <= self.fine_occupancy <= 8:
-            raise ValueError(f"fine_occupancy must be in 1..8, got {self.fine_occupancy}")
         self.noise.check_version(self.version)
 
     @property
@@ -117,8 +102,8 @@ class HomeSampleSpec:
         return rgbd_camera(self.width, self.height)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form for the record; version 1 keeps its original fields."""
-        return asdict(self) | {"home": self.home.as_dict()}
+        """JSON form for the record; version 1 keeps its original fields, and both keep those of former options."""
+        return asdict(self) | {"home": self.home.as_dict(), "fine_occupancy": 1, "renderer": "raycast"}
 
 
 def sample_idx(seed: int) -> str:
@@ -173,15 +158,10 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     if spec.version > 1:
         _fill_second(seed, folder, name, spec)
         return
-    library = _library() if spec.home.assets == "sweethome3d" else None
-    if library is not None:
-        library.used.clear()
-    home = build_home(seed, spec.home, library)
-    attribution = attribution_lines(library) if library is not None else []
+    home = build_home(seed, spec.home)
     scene = home.render_scene()
-    caster = RayCastRenderer(scene)
-    poses = view_set(free_space(home), caster, spec.views, seed)
-    renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
+    renderer = RayCastRenderer(scene)
+    poses = view_set(free_space(home), renderer, spec.views, seed)
     reported = sensor.shaken_poses(
         poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
     )
@@ -197,12 +177,11 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
         detections.append(true_image(home, view.instance, images[-1][0]))
     write_coco(folder / DETECTIONS, detections)
-    if isinstance(renderer, GlRenderer):
-        renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
-    _write_occupancy(folder, home, masks, spec)
+    np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
+    np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
     record = _record(home, name, spec, spec.intrinsics, object_ids, seen_per_view, images)
-    record["attribution"] = attribution
+    record["attribution"] = []
     write_atomically(folder / RECORD, json.dumps(record).encode())
 
 
@@ -212,14 +191,13 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> No
     models = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
     attribution = credits_of({family for family in models if family.startswith(FAMILY_PREFIX)})
     scene = home.render_scene()
-    caster = RayCastRenderer(scene)
+    renderer = RayCastRenderer(scene)
     kinds = surface_kinds(home, scene)
     sensor_model = draw_sensor_model(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
     structure = [o.id for o in home.objects if o.label in _STRUCTURE]
-    poses = handheld_trajectory(free_space(home), caster, sensor_model, spec.views, seed, structure)
+    poses = handheld_trajectory(free_space(home), renderer, sensor_model, spec.views, seed, structure)
     reported = sensor_model.reported(poses, np.random.default_rng([seed, 84]))
     exposure = sensor.exposure_drift(spec.views, sensor_model.exposure_spread, np.random.default_rng([seed, 85]))
-    renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     images, seen_per_view, masks, holes, detections = [], [], [], [], []
     clutter_per_view: list[set[int]] = []
     for i, T in enumerate(poses):
@@ -238,10 +216,9 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> No
         holes.append(round(float((millimetres == 0).mean()), 4))
         detections.append(true_image(home, view.instance, images[-1][0]))
     write_coco(folder / DETECTIONS, detections)
-    if isinstance(renderer, GlRenderer):
-        renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
-    _write_occupancy(folder, home, masks, spec)
+    np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
+    np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
     record = _record(home, name, spec, sensor_model.intrinsics, object_ids, seen_per_view, images)
     record |= {"generator_revision": spec.home.revision, "attribution": attribution}
     record |= {"rig": sensor_model.as_dict(), "map_views": map_views(spec.views, seed)}
@@ -281,11 +258,6 @@ def measured_objects(
     return seen
 
 
-@lru_cache(maxsize=1)
-def _library() -> AssetLibrary:
-    return open_library()  # once per process, to keep catalogues and meshes
-
-
 def _write_view(
     folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], noise: NoiseModel, rng: np.random.Generator
 ) -> None:
@@ -312,16 +284,6 @@ def _save(path: Path, image: NDArray[Any], options: list[int]) -> None:
     if not done:
         raise OSError(f"cannot encode {path}")
     path.write_bytes(data.tobytes())
-
-
-def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: HomeSampleSpec) -> None:
-    np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
-    np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
-    if spec.fine_occupancy > 1:
-        np.save(
-            folder / "occupancy_fine.npy",
-            occupancy_truth(home, ALL_CATEGORIES, BENCHMARK_GRID.refined(spec.fine_occupancy)),
-        )
 
 
 def _record(
@@ -461,9 +423,7 @@ def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
         _write_scan_files(root, record)
     credits = sorted({line for record in records for line in record["attribution"]})
     if credits:
-        head = "3-D models from Debian's sweethome3d-furniture, stretched to size, without their texture images:"
-        if records[0]["generator_version"] > 1:
-            head = "3-D models from Debian's sweethome3d-furniture, decimated, stretched, recoloured, without textures:"
+        head = "3-D models from Debian's sweethome3d-furniture, decimated, stretched, recoloured, without textures:"
         write_atomically(root / f"ATTRIBUTION_{split}.txt", ("\n".join([head, "", *credits]) + "\n").encode())
     _write_json(root / "homes.json", _overview(root, split, records))
 
@@ -514,13 +474,12 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
     splits = json.loads(path.read_text())["splits"] if path.exists() else {}
     splits[split] = [record["seed"] for record in records]
     version, kind = records[0]["generator_version"], records[0]["spec"]["home"]["assets"]
-    models = None if kind == "parametric" else library_hash() if version == 1 else store_hash()
     return {
         "generator_version": version,
         **({} if version == 1 else {"generator_revision": records[0].get("generator_revision", 1)}),
         "assets": kind,
         "asset_hash": asset_hash(version),
-        "library_hash": models,
+        "library_hash": None if kind == "parametric" else store_hash(),
         "renderer": records[0]["spec"]["renderer"],
         "splits": splits,
         "spec": records[0]["spec"],

@@ -55,8 +55,8 @@ _SENSOR_HELP = (
 )
 
 _ASSETS_HELP = (
-    "parametric; version 2: mixed (half of what there are Sweet Home 3D models for), sweethome3d (all of it); "
-    "version 1: sweethome3d from installed archives. Default: mixed, version 1: parametric."
+    "parametric; version 2: mixed (half of what there are Sweet Home 3D models for), sweethome3d (all of it). "
+    "Default: mixed, version 1: parametric."
 )
 
 
@@ -67,9 +67,7 @@ _DATA_SET_OPTIONS = [
     "split",
     "motion_blur",
     "pose_noise",
-    "fine_occupancy",
     "assets",
-    "renderer",
     "unseen",
     "exchange_textures",
     "ray",
@@ -131,9 +129,7 @@ def generate_command(
             min=0, help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."
         ),
     ] = 0.0,
-    fine_occupancy: Annotated[int, typer.Option(min=1, help="Additional grids with cells smaller by this factor.")] = 1,
     assets: Annotated[str | None, typer.Option(help=_ASSETS_HELP)] = None,
-    renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
     unseen: Annotated[
         bool, typer.Option("--unseen", help="Include object families that are kept for testing.")
     ] = False,
@@ -164,7 +160,6 @@ def generate_command(
         from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
         from embodied_perceptron_training.homes.noise import NoiseModel
         from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-        from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
         from embodied_perceptron_training.processes import choose_workers
 
     sensor = sensor or ("structured-light" if version == 1 else "mixed")
@@ -195,19 +190,11 @@ def generate_command(
             unseen=unseen,
             exchanged_textures=exchange_textures,
         )
-        spec = HomeSampleSpec(
-            views,
-            width,
-            height,
-            home,
-            noise,
-            fine_occupancy=fine_occupancy,
-            renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
-        )
+        spec = HomeSampleSpec(views, width, height, home, noise)
         finished = f"the finished homes stay in {out}; the same command continues"
         with how_to_go_on(finished), TaskProgress("generating homes") as progress:
             generate(out, range(seed, seed + homes), spec, split, choose_workers(workers, ray), progress.update)
-    except (ValueError, OSError, GlUnavailableError) as error:
+    except (ValueError, OSError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
-from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
 from embodied_perceptron_training.homes.building.exchanged_textures import exchange_textures
 from embodied_perceptron_training.homes.building.floorplan import (
@@ -43,9 +42,8 @@ class HomeSpec:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
         kind: type of a single room; None = drawn from the seed.
         clutter: multiplies the number of small things.
-        assets: "parametric" families; "sweethome3d" models where available; "mixed" (default of version 2): half of the
-            objects with models. Version 2 reads the models of this package (:mod:`assets.sweet_home_3d`), version 1 has
-            no mixture and reads installed archives (:mod:`assets.sweethome3d`).
+        assets: "parametric" families; "sweethome3d" models of this package (:mod:`assets.sweet_home_3d`) where
+            available; "mixed" (default of version 2): half of the objects with models. Version 1 has no models.
         version: of the generator; a seed gives the same home within a version and revision.
         unseen: also draw held-out families and plans (version 2 only).
         revision: of the version; 0 = the newest. Revision 1 of version 2 had no models.
@@ -81,10 +79,9 @@ class HomeSpec:
         object.__setattr__(self, "assets", self.assets or ("mixed" if with_models else "parametric"))
         if self.assets not in _MODEL_SHARES:
             raise HomeError(f"assets must be one of {', '.join(_MODEL_SHARES)}, got {self.assets!r}")
-        if self.assets != "parametric" and self.version > 1 and revision == 1:
-            raise HomeError(f"revision 1 of version 2 has no models: assets must be parametric, got {self.assets!r}")
-        if self.assets == "mixed" and self.version == 1:
-            raise HomeError("version 1 knows no mixture of assets: parametric or sweethome3d, got 'mixed'")
+        if self.assets != "parametric" and not with_models:
+            which = "version 1" if self.version == 1 else "revision 1 of version 2"
+            raise HomeError(f"{which} has no models: assets must be parametric, got {self.assets!r}")
         if self.unseen and self.version == 1:
             raise HomeError("version 1 keeps no families for testing: unseen=True needs version 2")
 
@@ -149,17 +146,15 @@ class Home:
         return replace(self, objects=tuple(moved if o.id == object_id else o for o in self.objects))
 
 
-def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | None = None) -> Home:
+def build_home(seed: int, spec: HomeSpec | None = None) -> Home:
     """Generate the home of ``seed``, the same on every machine.
 
-    ``library`` holds the installed models for ``assets="sweethome3d"`` of version 1; opened here when not given.
-    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` for missing models.
+    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweet_home_3d.store.AssetError` for missing
+    models.
     """
     if seed < 0:
         raise HomeError(f"seed must not be negative, got {seed}")
     spec = spec or HomeSpec()
-    if spec.assets == "sweethome3d" and spec.version == 1 and library is None:
-        library = open_library()
     catalogue = None
     if spec.version > 1:
         share = _MODEL_SHARES[spec.assets]
@@ -177,7 +172,7 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
             continue  # doors block each other: draw another plan
         for room in plan.rooms:
             rng_room = np.random.default_rng([seed, attempt, 21, room.index])
-            arranger = RoomArranger(rng_room, placer, room, library=library, catalogue=catalogue)
+            arranger = RoomArranger(rng_room, placer, room, catalogue=catalogue)
             (furnish if catalogue is None else furnish_varied)(arranger, room, spec.clutter)
         _open_some(rng, placer)
         furniture = [o for o in placer.objects if o.mounted == "floor"]

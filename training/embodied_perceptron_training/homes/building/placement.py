@@ -16,7 +16,6 @@ from scipy import ndimage
 
 from embodied_perceptron_training.homes.assets.mesh import Piece, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject, Surface, pose_at
-from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, Family
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
 
@@ -229,7 +228,6 @@ class RoomArranger:
     placer: Placer
     room: Room
     tries: int = 12
-    library: AssetLibrary | None = None  # models that replace parametric ones
     catalogue: Catalogue | None = None  # draws family and size of requested models; None = unchanged
 
     def make(self, family: Family, rng: np.random.Generator | None = None) -> ObjectModel:
@@ -237,12 +235,8 @@ class RoomArranger:
         rng = self.rng if rng is None else rng
         return family(rng) if self.catalogue is None else self.catalogue.draw(family, rng)
 
-    def _own(self, model: ObjectModel) -> ObjectModel:
-        return model if self.library is None else self.library.replace(model, self.rng)
-
     def against_wall(self, model: ObjectModel, side: Side | None = None, corner: bool = False) -> PlacedObject | None:
         """Place with the back to a wall."""
-        model = self._own(model)
         low, high = model.bounds()
         for _ in range(self.tries):
             s = side or SIDES[int(self.rng.integers(4))]
@@ -336,7 +330,6 @@ class RoomArranger:
 
     def free(self, model: ObjectModel, margin_m: float = 0.3, turn: bool = True) -> PlacedObject | None:
         """Place anywhere on the floor."""
-        model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         for _ in range(self.tries):
             if x1 - x0 < 2 * margin_m or y1 - y0 < 2 * margin_m:
@@ -350,7 +343,6 @@ class RoomArranger:
 
     def middle(self, model: ObjectModel, spread: float = 0.15) -> PlacedObject | None:
         """Place near the middle of the room, parallel to its walls."""
-        model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         cx, cy = self.room.center
         for attempt in range(self.tries):
@@ -366,7 +358,6 @@ class RoomArranger:
         self, model: ObjectModel, anchor: PlacedObject, offset: tuple[float, float], turn_rad: float = 0.0
     ) -> PlacedObject | None:
         """Place on the floor at ``offset`` (x, y) in the anchor's frame, turned by ``turn_rad`` relative to it."""
-        model = self._own(model)
         local = pose_at((offset[0], offset[1], 0.0), turn_rad)
         T = anchor.T_world_object @ local
         T[2, 3] = -float(model.bounds()[0][2])
@@ -405,7 +396,6 @@ class RoomArranger:
         joint_states: dict[str, float] | None = None,
     ) -> PlacedObject | None:
         """Place on a surface of ``anchor``, at random or at the fraction ``at`` in [-1, 1] of its half sizes."""
-        model = self._own(model) if not joint_states else model
         R = rotation("z", yaw_rad) if tilt is None else rotation("z", yaw_rad) @ tilt
         corners = model.posed_mesh(joint_states).triangles.reshape(-1, 3) @ R.T
         low, high = corners.min(0), corners.max(0)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2, face_normals
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part, Surface
-from embodied_perceptron_training.homes.assets.sweethome3d import AssetError, nearest_color
 from embodied_perceptron_training.homes.rendering.materials import COLORS, Material, Rgb
 
 F64 = NDArray[np.float64]
@@ -35,6 +34,10 @@ _ANY_COLOR = {
     "dresser", "stand", "lamp", "divider", "bicycle", "crate", "hamper", "heater", "telephone", "radio", "fan",
 }  # fmt: skip
 _CREASE = 0.85  # cosine of the largest angle between faces that share a normal
+
+
+class AssetError(ValueError):
+    """A missing or broken file of models."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ def _tinted(
     rgb = np.clip(rgb * shift, 0.02, 0.97)
     result = palette.copy()
     result[:, :3] = np.round(rgb * 255)
-    return result, nearest_color(rgb[share.argmax()])
+    main = rgb[share.argmax()]
+    return result, min(COLORS, key=lambda name: float(((np.array(COLORS[name]) - main) ** 2).sum()))
 
 
 def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[tuple[Material, ...], dict[str, str]]:
