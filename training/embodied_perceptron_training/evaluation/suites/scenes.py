@@ -57,8 +57,11 @@ class SuiteSpec:
     detector: str = ""  # detector, layout: ONNX file of a 2-D detector to lift too; "" = none, or recognised
     layout: str = ""
     cluster_m: float = 0.02  # largest distance of hits in a cluster, as published for every tenth frame of a video
+    levels: int = 5  # of each factor of robustness, where ``views`` is the number of targets of each home and factor
 
     def __post_init__(self) -> None:
+        if self.levels < 2:
+            raise EvaluationError(f"a curve needs at least two levels, got {self.levels}")
         if self.layout and not self.detector:
             raise EvaluationError("--detector-layout needs a --detector")
 
