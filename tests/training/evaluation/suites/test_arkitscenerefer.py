@@ -174,8 +174,8 @@ def test_published_records_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({}, "must hold a list"),
-        ([3], "record 0 must be an object"),
+        ({}, "must be a list"),
+        ([3], "record 0 must be a mapping"),
         ([published(bbox=...)], "record 0 lacks 'bbox'"),
         ([published(bbox=[1, 2, 3])], "'Training-123-9': bbox must be 6"),
         ([published(bbox="large")], "bbox"),
@@ -206,8 +206,8 @@ def test_answers_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nothing", "cannot be read"),
-        ({"answers": []}, "must hold 'answers'"),
+        ("nothing", "answers.json: Expecting"),
+        ({"answers": []}, "'answers' must be a mapping"),
         ({"answers": {}}, "no answer for 'a'"),
         ({"answers": {"a": None, "z": None}}, "'z', which is no reference"),
         ({"answers": {"a": {}}}, "answer 'a' must hold"),

@@ -29,15 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.recordings import plain_values as plain
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]
-
-
-class LabelError(ValueError):
-    """An invalid label file; the message names the file, the place in it and the value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +76,12 @@ class RecordingLabels:
 
 
 def read_labels(path: str | Path) -> RecordingLabels:
-    """Read a label file. Raises :class:`LabelError` naming file, place and value, or ``OSError``."""
+    """Read a label file. Raises ``ValueError`` naming file, place and value."""
+    data = read_json(Path(path))
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
         return labels_from_dict(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise LabelError(f"{path} is no JSON: {error}") from error
-    except LabelError as error:
-        raise LabelError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def write_labels(path: str | Path, labels: RecordingLabels) -> None:
@@ -113,14 +107,7 @@ def labels_from_objects(objects: Sequence[SceneObject]) -> RecordingLabels:
 
 
 def labels_from_dict(data: Any) -> RecordingLabels:
-    """Checked contents of a label file. Raises :class:`LabelError` naming the place and the value."""
-    try:
-        return _checked(data)
-    except ValueError as error:
-        raise LabelError(str(error)) from None
-
-
-def _checked(data: Any) -> RecordingLabels:
+    """Checked contents of a label file. Raises ``ValueError`` naming the place and the value."""
     data = plain.record(data, "the file", {"objects"}, {"ignore", "extra_names"})
     extra = _names(data.get("extra_names", []), "extra_names")
     known = {*ALL_CATEGORIES, *extra}

@@ -10,7 +10,6 @@ a view shows.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable
@@ -155,11 +154,3 @@ def run_scenes(
         raise EvaluationError("no scene to score")
     figures, notes = score(outcome.results)
     return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
-
-
-def read_json(path: Path) -> Any:
-    """JSON of a file. Raises ``ValueError`` naming the file."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
