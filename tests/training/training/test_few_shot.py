@@ -32,6 +32,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.recordings.labels import (
+    LabelError,
     LabelledThing,
     RecordingLabels,
     write_labels,
@@ -413,12 +414,12 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "error", "reason"),
     [
-        ("x" * 10_240, ValueError, "1 to 1000 characters"),
+        ("x" * 10_240, LabelError, "1 to 1000 characters"),
         ("x" * 500, FewShotError, "500 characters"),
         ("wall", FewShotError, "no kind of object"),
         ("Object", FewShotError, "no kind of object"),
         ("12", FewShotError, "must have a letter"),
-        ("a\x07b", ValueError, "control character"),
+        ("a\x07b", LabelError, "control character"),
     ],
 )
 def test_labels_that_are_none_are_refused(tmp_path: Path, label: str, error: type[ValueError], reason: str) -> None:

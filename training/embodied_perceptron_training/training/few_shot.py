@@ -99,7 +99,7 @@ def read_labelled_rooms(
         only: kinds to fit; empty = all labelled ones.
 
     Raises :class:`FewShotError` for labels that contradict each other or are no kinds of objects, and when there are
-    none; ``MapFileError``, ``RecordingError``, ``ValueError``, ``DatasetError`` or ``OSError`` for unreadable sources.
+    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for unreadable sources.
     """
     wanted = {kind_of(name, classes, "--only") for name in only}
     rooms: list[LabelledRoom] = []

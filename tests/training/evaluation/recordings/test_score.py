@@ -18,6 +18,7 @@ from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.recordings.labels import (
     IgnoredRegion,
+    LabelError,
     LabelledThing,
     RecordingLabels,
     labels_from_dict,
@@ -182,14 +183,14 @@ GOOD = {"names": ["table"], "box": [0, 0, 0, 1, 1, 1, 0, 0, 0]}
     ],
 )
 def test_wrong_labels_are_named(data, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(LabelError, match=words):
         labels_from_dict(data)
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path):
     path = tmp_path / "labels.json"
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"labels\.json"):
+    with pytest.raises(ValueError, match=r"labels\.json: Expecting"):
         read_labels(path)
 
 

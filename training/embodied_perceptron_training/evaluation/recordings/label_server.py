@@ -34,6 +34,7 @@ from embodied_perceptron.visualization.drawing import Image
 from embodied_perceptron.visualization.top_view import TopViewFrame, splat_voxels
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.evaluation.recordings.labels import (
+    LabelError,
     RecordingLabels,
     labels_from_dict,
     labels_from_objects,
@@ -95,7 +96,7 @@ class LabelSession:
         }
 
     def save(self, data: Any) -> RecordingLabels:
-        """Check and write new labels. Raises ``ValueError``, and changes nothing then."""
+        """Check and write new labels. Raises :class:`LabelError`, and changes nothing then."""
         labels = labels_from_dict(data)
         with self.lock:
             write_labels(self.path, labels)
@@ -179,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             labels = self.server.session.save(json.loads(self.rfile.read(int(length))))
-        except (ValueError, OSError) as error:
+        except (LabelError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
             self._json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
             return
         self._json({"objects": len(labels.things), "ignore": len(labels.ignore)})

@@ -36,6 +36,10 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES
 F64 = NDArray[np.float64]
 
 
+class LabelError(ValueError):
+    """An invalid label file; the message names the file, the place in it and the value."""
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledThing:
     """One object: right ``names``, (9,) ``box``, whether both are ``sure``, a ``note`` for people."""
@@ -76,12 +80,12 @@ class RecordingLabels:
 
 
 def read_labels(path: str | Path) -> RecordingLabels:
-    """Read a label file. Raises ``ValueError`` naming file, place and value."""
+    """Read a label file. Raises ``RecordingError``, or :class:`LabelError` naming file, place and value."""
     data = read_json(Path(path))
     try:
         return labels_from_dict(data)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except LabelError as error:
+        raise LabelError(f"{path}: {error}") from None
 
 
 def write_labels(path: str | Path, labels: RecordingLabels) -> None:
@@ -107,7 +111,14 @@ def labels_from_objects(objects: Sequence[SceneObject]) -> RecordingLabels:
 
 
 def labels_from_dict(data: Any) -> RecordingLabels:
-    """Checked contents of a label file. Raises ``ValueError`` naming the place and the value."""
+    """Checked contents of a label file. Raises :class:`LabelError` naming the place and the value."""
+    try:
+        return _checked(data)
+    except ValueError as error:
+        raise LabelError(str(error)) from None
+
+
+def _checked(data: Any) -> RecordingLabels:
     data = plain.record(data, "the file", {"objects"}, {"ignore", "extra_names"})
     extra = _names(data.get("extra_names", []), "extra_names")
     known = {*ALL_CATEGORIES, *extra}

@@ -75,7 +75,7 @@ def evaluate_recording(
         max_frames: largest number of frames to replay.
         on_progress: called after every frame of the replay.
 
-    Returns the figures of :meth:`.RecordingScore.metrics`. Raises ``ValueError`` for an invalid label file,
+    Returns the figures of :meth:`.RecordingScore.metrics`. Raises :class:`LabelError` for an invalid label file,
     ``RecordingError`` for an unreadable recording, ``ValueError`` for ``objects`` without objects or a replay with an
     empty map, ``OSError`` for files that cannot be opened or written.
     """
