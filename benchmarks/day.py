@@ -12,7 +12,6 @@ the medians of ten minutes each, without the first tenth of the run, with their 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -147,11 +146,6 @@ class Day:
     seconds: float = 0.0
 
 
-def resident_mib() -> float:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> int | None:
     """Id of the object with the place and about the size of a piece of furniture."""
     for item in objects:
@@ -225,7 +219,7 @@ def _window(
     elsewhere = [furniture(other)[-1] for other in range(len(PLACES)) if other != place]
     return Window(
         end_s=second + 1,
-        memory_mib=round(resident_mib(), 1),
+        memory_mib=round(report.resident_bytes() / 2**20, 1),
         **{f"{name}_ms": round(float(np.median(values)), 3) for name, values in spent.items()},
         objects=len(objects),
         staying_found=len(there),

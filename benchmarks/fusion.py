@@ -35,6 +35,7 @@ from typing import Any
 import _report as report
 import numpy as np
 import torch
+from _report import resident_bytes
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
@@ -194,11 +195,6 @@ def pin_to_idlest_core() -> int:
     return core
 
 
-def resident_mb() -> float:
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def timed(call: Callable[[Any], Any], argument: Any) -> tuple[float, float]:
     """(wall, CPU) milliseconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -248,7 +244,7 @@ def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: floa
 
     for lap in range(laps - 1):
         laps_ms.append(np.median(drive(lap, [old])[:, 0], axis=0))
-        resident.append(resident_mb())
+        resident.append(resident_bytes() / 1e6)
     for lap in range(max(0, laps - 1 - needed), laps - 1):
         drive(lap, [young])
     last = drive(laps - 1, [old, young])
