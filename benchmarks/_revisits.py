@@ -5,6 +5,7 @@ The recordings are rendered once and kept between runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Drive:
         T_home_camera: (N, 4, 4) true poses of the camera.
         T_odom_camera: (N, 4, 4) poses of the camera by odometry.
         intrinsics: of the camera.
+        pixels: (N, K) int32 visible pixels of each object of the home.
     """
 
     color: NDArray[np.uint8]
@@ -50,6 +52,7 @@ class Drive:
     T_home_camera: F64
     T_odom_camera: F64
     intrinsics: Intrinsics
+    pixels: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.color)
@@ -69,7 +72,8 @@ class Drive:
             fx, fy, cx, cy = data["pinhole"]
             height, width = data["depth_mm"].shape[1:]
             intrinsics = Intrinsics(fx, fy, cx, cy, width, height)
-            return cls(data["color"], data["depth_mm"], data["T_home_camera"], data["T_odom_camera"], intrinsics)
+            names = "color", "depth_mm", "T_home_camera", "T_odom_camera"
+            return cls(*(data[name] for name in names), intrinsics, data["pixels"])
 
     def write(self, path: Path) -> None:
         """Write to a file, atomically."""
@@ -78,7 +82,7 @@ class Drive:
         temporary = path.with_suffix(".part.npz")
         np.savez_compressed(
             temporary, color=self.color, depth_mm=self.depth_mm, T_home_camera=self.T_home_camera,
-            T_odom_camera=self.T_odom_camera, pinhole=[k.fx, k.fy, k.cx, k.cy],
+            T_odom_camera=self.T_odom_camera, pinhole=[k.fx, k.fy, k.cx, k.cy], pixels=self.pixels,
         )  # fmt: skip
         temporary.replace(path)
 
@@ -94,79 +98,103 @@ def later_drive(seed: int, rooms: int, frames: int) -> Drive:
 
 
 def _kept(day: str, seed: int, rooms: int, frames: int) -> Drive:
-    folder = Path.home() / ".cache" / "embodied_perceptron" / f"revisits_{renderer_digest()}"
-    path = folder / f"{seed}_{rooms}x{frames}_{day}.npz"
+    make = _first_drive if day == "map" else _second_drive
+    return kept(f"{seed}_{rooms}x{frames}_{day}", lambda: make(build_home(seed, HomeSpec(rooms, version=2)), frames))
+
+
+def kept(name: str, make: Callable[[], Drive]) -> Drive:
+    """Read a drive from the cache; make it where it is not there yet."""
+    path = Path.home() / ".cache" / "embodied_perceptron" / f"revisits2_{renderer_digest()}" / f"{name}.npz"
     if not path.exists():
-        home = build_home(seed, HomeSpec(rooms, version=2))
-        (_first_drive if day == "map" else _second_drive)(home, frames).write(path)
+        make().write(path)
     return Drive.read(path)
 
 
 def _first_drive(home: Home, frames: int) -> Drive:
-    return _drive(home, home.render_scene(), _sensor(home.seed), frames, home.seed, np.eye(4))
+    return drive(home, home.render_scene(), drive_sensor(home.seed), frames, home.seed, np.eye(4))
 
 
 def _second_drive(home: Home, frames: int) -> Drive:
     rng = np.random.default_rng([home.seed, 91])
-    later = replace(home, objects=_carried(home, rng))
+    later = carry(home, rng)[0]
     scene = later.render_scene()
     lights = tuple(
         replace(light, color=tuple(c * factor for c in light.color))
         for light, factor in zip(scene.lights, rng.choice([0.08, 0.4, 1.0, 1.6], len(scene.lights)), strict=True)
     )
     scene = replace(scene, lights=lights, ambient=tuple(c * float(rng.uniform(0.5, 1.3)) for c in scene.ambient))
-    sensor, other = _sensor(home.seed), _sensor(home.seed + 1_000_000)
+    sensor, other = drive_sensor(home.seed), drive_sensor(home.seed + 1_000_000)
     sensor = replace(sensor, white=other.white, gamma=other.gamma, grain=other.grain)
     yaw, shift = float(rng.uniform(-np.pi, np.pi)), rng.uniform(-4, 4, 2)
     T_odom_home = make_transform(rotation("z", yaw), np.array([*shift, 0.0]))
-    return _drive(later, scene, sensor, frames, home.seed + 1_000_000, T_odom_home)
+    return drive(later, scene, sensor, frames, home.seed + 1_000_000, T_odom_home)
 
 
-def _sensor(seed: int) -> SensorModel:
+def drive_sensor(seed: int) -> SensorModel:
+    """Model of the camera in the home of a seed."""
     model = draw_sensor_model(seed, WIDTH, HEIGHT, NoiseModel(sensor="mixed"))
     return replace(model, intrinsics=model.intrinsics.resized(WIDTH, HEIGHT), carrier="robot")
 
 
-def _drive(home: Home, scene: RenderScene, sensor: SensorModel, frames: int, seed: int, T_odom_home: F64) -> Drive:
+def drive(home: Home, scene: RenderScene, sensor: SensorModel, frames: int, seed: int, T_odom_home: F64) -> Drive:
+    """Render a drive of a robot through a home."""
     renderer, kinds = RayCastRenderer(scene), surface_kinds(home, scene)
     spec = RobotSpec()
     poses = robot_trajectory(free_space(home), frames, RATE_HZ, spec, seed) @ spec.T_base_camera
     reported = sensor.reported(poses, np.random.default_rng([seed, 42]), 0.99)
-    color, depth_mm = [], []
+    color, depth_mm, pixels = [], [], []
     for index, T in enumerate(poses):
         rng = np.random.default_rng([seed, 43, index])
         view = renderer.render(sensor.intrinsics, T, 1.0, seed + index)
         color.append(measured_color(view, sensor, rng))
         depth_m = measured_depth(view, kinds, sensor, rng)
         depth_mm.append(np.where(np.isfinite(depth_m), depth_m * 1000, 0).round().clip(0, 65534).astype(np.uint16))
-    return Drive(np.stack(color), np.stack(depth_mm), poses, T_odom_home @ reported, sensor.intrinsics)
+        pixels.append(np.bincount(view.instance.ravel().clip(0), minlength=len(home.objects) + 1)[1:].astype(np.int32))
+    stacks = np.stack(color), np.stack(depth_mm), poses, T_odom_home @ reported
+    return Drive(*stacks, sensor.intrinsics, np.stack(pixels))
 
 
-def _carried(home: Home, rng: np.random.Generator) -> tuple[PlacedObject, ...]:
-    """Objects of the home after some that stand on the floor moved, with everything on them."""
-    objects = list(home.objects)
+def carry(
+    home: Home, rng: np.random.Generator, away: frozenset[int] = frozenset(), out_share: float = 0.0
+) -> tuple[Home, set[int], frozenset[int]]:
+    """Carry some objects that stand on the floor, with everything on them, to another place or out of the home.
+
+    ``away``: ids of objects that are out of the home; they are brought back. Returns the home, the ids of objects at
+    another place, and those of objects that are out now.
+    """
+    objects, moved, out, taken = list(home.objects), set[int](), set[int](), list[F64]()
     space = free_space(home)
     cells = space.cells()
     for thing in home.objects:
         size = thing.box9()[3:6]
-        if thing.mounted != "floor" or np.hypot(*size[:2]) > _CARRIED_M or rng.random() > CARRIED_SHARE:
+        is_portable = thing.mounted == "floor" and np.hypot(*size[:2]) <= _CARRIED_M
+        if not is_portable or (thing.id not in away and rng.random() > CARRIED_SHARE):
+            continue
+        load = {other.id for other in home.objects if carrier(home, other) == thing.id}
+        if thing.id not in away and out_share and rng.random() < out_share:
+            out |= load
             continue
         for _ in range(_TRIES):
             cell = cells[int(rng.integers(len(cells)))]
-            if space.clearance_m[tuple(cell)] > np.hypot(*size[:2]) / 2:
+            xy = space.center_of(cell[None])[0]
+            if space.clearance_m[tuple(cell)] > np.hypot(*size[:2]) / 2 and all(
+                np.hypot(*(xy - at)) > 1 for at in taken
+            ):
                 break
         else:
+            out |= load & away
             continue
-        xy, center = space.center_of(cell[None])[0], thing.box9()[:3]
+        taken.append(xy)
+        center = thing.box9()[:3]
         turn = make_transform(rotation("z", float(rng.uniform(-np.pi, np.pi))), np.zeros(3))
         T = make_transform(np.eye(3), np.array([*xy, 0.0])) @ turn @ make_transform(np.eye(3), [*-center[:2], 0.0])
-        for other in home.objects:
-            if other.id == thing.id or _carrier(home, other) == thing.id:
-                objects[other.id] = replace(other, T_world_object=T @ other.T_world_object)
-    return tuple(objects)
+        for other in load:
+            objects[other] = replace(home.objects[other], T_world_object=T @ home.objects[other].T_world_object)
+        moved |= load
+    return replace(home, objects=tuple(objects)), moved, frozenset(out)
 
 
-def _carrier(home: Home, thing: PlacedObject) -> int:
+def carrier(home: Home, thing: PlacedObject) -> int:
     """Id of the object on the floor that carries ``thing``."""
     while thing.support is not None:
         thing = home.objects[thing.support]

@@ -22,7 +22,7 @@ import importlib.util
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,11 +41,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.geometry.compute_path import device_path
+from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.nn import graphed
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sparse import engine
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
@@ -83,9 +85,13 @@ class OperationCount:
         self.names: Counter[tuple[str, str]] = Counter()
         self.on_host = WeakIdKeyDictionary()
         self._entered = contextlib.ExitStack()
+        self._quiet = 0
 
     def __enter__(self) -> OperationCount:
         self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
+        self._entered.enter_context(patch("embodied_perceptron.nn.graphed.recorder", lambda device: self._record))
+        self._entered.enter_context(patch.object(engine, "_triton_serves", lambda feats: not runs_compiled(feats)))
+        self._entered.enter_context(patch.object(engine, "_triton_multiply", self._multiply))
         if importlib.util.find_spec("warp") is not None:
             self._entered.enter_context(patch("warp.launch", self._launch(importlib.import_module("warp").launch)))
         self._entered.enter_context(_Calls(self))
@@ -110,14 +116,45 @@ class OperationCount:
 
         return launch
 
+    def _record(self, function: graphed.Function, given: torch.Tensor) -> tuple[torch.Tensor, graphed.Replay]:
+        """A graph for the CPU: its function, computed anew into the same memory, counts as one launch."""
+        with self.quiet():
+            result = function(given)
+
+        def replay() -> None:
+            self.operation("graph")
+            with self.quiet():
+                result.copy_(function(given))
+
+        return result, replay
+
+    def _multiply(self, *args: Any) -> torch.Tensor:
+        """A Triton kernel: one launch, whatever torch needs to compute it on the CPU."""
+        self.operation("gather_multiply")
+        with self.quiet(), patch.object(engine, "_triton_serves", lambda feats: False):
+            return engine._multiply_gathered(*args)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Count nothing inside of the context."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
     def operation(self, name: str) -> None:
         """Book one."""
+        if self._quiet:
+            return
         module = asking_module()
         self.operations[module] += 1
         self.names[module, name] += 1
 
     def wait(self) -> None:
         """Book one."""
+        if self._quiet:
+            return
         self.waits[asking_module()] += 1
 
     def row(self) -> Row:

@@ -40,11 +40,12 @@ def triton_variant(capability: int, precision: str, kind: str) -> tuple[Row, str
     kernel, channels = triton_kernels._gather_multiply, CHANNELS[kind]
     tile = triton_kernels.tile(capability, precision, channels, channels, 1 << 31 if kind == "long" else 1)
     constants = {
-        "column_stride": 1, "HAS_BIAS": True, "PRECISION": "tf32" if precision == "tf32" else "ieee", "WIDEN": False,
-        "LONG": tile.long, "ROWS": triton_kernels._ROWS, "IN": tile.channels, "OUT": tile.outputs,
+        "column_stride": 1, "HAS_BIAS": True, "HAS_PLUS": True, "THEN": "elu",
+        "PRECISION": "tf32" if precision == "tf32" else "ieee", "WIDEN": False, "LONG": tile.long,
+        "ROWS": triton_kernels._ROWS, "IN": tile.channels, "OUT": tile.outputs,
     }  # fmt: skip
     dtype = "fp32" if precision == "tf32" else precision
-    tensors = dict.fromkeys(("feats", "weights", "bias", "out"), f"*{dtype}") | {"sources": "*i32"}
+    tensors = dict.fromkeys(("feats", "weights", "bias", "plus", "out"), f"*{dtype}") | {"sources": "*i32"}
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else tensors.get(name, "i32") for name in names}
     # what Triton finds at run time: arrays start at multiples of 16 bytes

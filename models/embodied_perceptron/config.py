@@ -223,20 +223,17 @@ class AssociationConfig:
         max_found: largest number of boxes of one perception, the best; bounds the cost.
         stacked_iou: overlap up to which similar objects may touch each other: books, plates.
         own_mass_share: share of a box's voxels outside of other boxes from which it is a separate object.
-        like_size: ratio of edges from which an object of equal name may be a moved one; boxes of one object from two
-            sides differ that much.
     """
 
     match_iou: float = 0.2
     max_found: int = 128
     stacked_iou: float = 0.25
     own_mass_share: float = 0.3
-    like_size: float = 0.7
 
     def __post_init__(self) -> None:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
         _require_at_least(self, 1, "max_found")
-        _require_within(self, 0, 1, "stacked_iou", "own_mass_share", "like_size")
+        _require_within(self, 0, 1, "stacked_iou", "own_mass_share")
 
 
 @dataclass(frozen=True)
@@ -255,8 +252,8 @@ class ExistenceConfig:
             doubted after 5 s.
         explained_share: share of a box in other found objects from which these explain its voxels.
         explained_miss_factor: factor on the loss in that case.
-        moved_miss_factor: factor on the loss where an object of equal name and size, found since the miss, touches the
-            place: an opened door leaves its old place within 2 s.
+        moved_miss_factor: factor on the loss where a newer object that is probably the same one touches the place: an
+            opened door leaves its old place within 2 s.
         max_unfound_s: time after which a missed object is removed, whatever occupies its place.
         part_s: time after which a missed object inside of a found one is removed as its part.
         pause_s: longer gaps between updates count as no perception.

@@ -32,25 +32,23 @@ SMALL = (12, 0)
 PERCEIVE = {
     "sparse/sites.py": (118, 4),
     "nn/view_fusion.py": (84, 0),
-    "sparse/engine.py": (78, 0),
+    "sparse/engine.py": (25, 0),
     "nn/detection.py": (68, 2),
     "nn/refinement.py": (66, 1),
     "geometry/transforms.py": (52, 0),
     "mapping/export.py": (35, 2),
     "sparse/tensor.py": (66, 0),
-    "nn/occupancy.py": (42, 0),
-    "sparse/conv.py": (16, 0),
     "inference/predictor.py": (14, 1),
     "mapping/warp_map.py": (17, 1),
-    "nn/backbone.py": (54, 0),
+    "nn/backbone.py": (34, 0),
     "mapping/image_features.py": (8, 1),  # a new keyframe, for the appearances of objects
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
-    "mapping/warp_map.py": (20, 0),
-    "nn/image_encoder.py": (100, 0),
+    "mapping/warp_map.py": (11, 0),
+    "nn/graphed.py": (4, 0),
 }
-TOTAL = (690, 13)  # of a perception
+TOTAL = (587, 13)  # of a perception
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
 TRAIN_STEP = (4000, 9)

@@ -35,7 +35,7 @@ def test_section_objects_is_flat() -> None:
         forgotten_surroundings: 0.51, forgotten_support: 0.31, back_support: 0.11, back_surroundings: 0.81,
         there_share: 0.99, there_sigma: 0.31, gone_share: 0.06, gone_sigma: 0.11, least_open: 0.21, least_support: 4.1,
         explained_share: 0.71, settled_count: 5, settled_share: 0.76, stacked_iou: 0.26, own_mass_share: 0.31,
-        like_size: 0.71, score_memory: 21, name_memory: 0.96, box_memory: 2.1, pause_s: 31.0, max_found: 129}
+        score_memory: 21, name_memory: 0.96, box_memory: 2.1, pause_s: 31.0, max_found: 129}
         """
     )
     config = config_from_dict(PerceptronConfig, {"objects": section})
@@ -64,7 +64,7 @@ def test_integers_are_good_floats() -> None:
         ({"volume": {"min_range_m": 6.0}}, "min_range_m < max_range_m"),
         ({"volume": {"radius_m": 1.0}}, "radius_m"),
         ({"objects": {"there_sigma": 0.0}}, "there_sigma must be positive, got 0.0"),
-        ({"objects": {"like_size": 1.1}}, r"like_size must be in \[0, 1\], got 1.1"),
+        ({"objects": {"stacked_iou": 1.1}}, r"stacked_iou must be in \[0, 1\], got 1.1"),
         ({"objects": {"there_share": 0.05}}, "gone_share < there_share"),
         ({"objects": {"score_memory": 0}}, "score_memory must be at least 1"),
         (

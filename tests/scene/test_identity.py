@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.object_scenes import A, world
 from support.scenario_world import World, block, chair, couch, table
 from support.scenarios import Robot
 
@@ -14,7 +15,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import EventKind, ObjectState
 from embodied_perceptron.scene.history import MAX_ENTRIES, extended, from_list, to_list
-from embodied_perceptron.scene.identity import Appearance, match
+from embodied_perceptron.scene.identity import Appearance, last_seen, match
 from embodied_perceptron.scene.live_map import saw_through
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -86,6 +87,37 @@ def test_other_object_is_not_the_gone_one():
     carried(robot, old, new, 9.0)
     assert one(robot, new).id != number
     assert {e.kind for e in robot.events} == {EventKind.LEFT, EventKind.APPEARED}
+
+
+def test_object_that_is_put_down_while_its_old_place_is_out_of_view():
+    old = chair((-1.5, 0.5), 0.1)
+    robot = Robot(room(old))
+    left, right = (-1.8, 0.8, 0.4), (1.8, 0.8, 0.4)
+    robot.towards_m = left
+    robot.run(3)
+    number = one(robot, old).id
+    robot.towards_m = right
+    robot.run(3)
+    new = replace(old, xy=(1.2, 0.5))
+    carried(robot, old, new)
+    assert one(robot, new).id == number
+    assert robot.of(old) == []  # the map has its voxels still
+    robot.towards_m = left
+    robot.run(4)
+    assert robot.of(old) == []
+    assert [(e.id, e.kind) for e in robot.events] == [(number, EventKind.MOVED)]
+    again = ObjectMap(robot.objects.config)
+    again.load_json(robot.objects.to_json())
+    assert again.to_json() == robot.objects.to_json()
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 5), (0.05, 5), (0.2, 9), (1.0, 9)])
+def test_an_object_was_seen_when_a_tenth_of_its_voxels_were(share, expected):
+    """Voxels of a wall beside it are newer than the object."""
+    snapshot = world(A)
+    rng = np.random.default_rng(0)
+    snapshot.last_seen_ns[:] = np.where(rng.random(len(snapshot)) < share, 9, 5)
+    assert last_seen(np.array(A), snapshot) == expected
 
 
 def test_two_twins_that_both_moved_stay_a_doubt():

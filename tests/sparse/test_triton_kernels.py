@@ -66,8 +66,10 @@ class TestInterpreted:
         from embodied_perceptron.sparse.triton_kernels import gather_multiply
 
         feats, kernel, sources, bias = problem(n_in, n_out, size, channels, outputs, dtype)
-        for b in (bias, None):
-            got, expected = gather_multiply(feats, kernel, sources, b), exact(feats, kernel, sources, b)
+        plus = torch.randn(n_out, outputs).to(dtype)
+        for b, p, then in ((bias, None, ""), (None, plus, "relu"), (bias, plus, "elu")):
+            got, expected = gather_multiply(feats, kernel, sources, b, p, then), exact(feats, kernel, sources, b)
+            expected = engine.finished(expected, None if p is None else p.double(), then)
             assert got.dtype == dtype
             assert got.shape == (n_out, outputs)
             # sums are kept in float32: what is lost is the rounding of the result
@@ -125,7 +127,7 @@ def test_what_does_not_compile_is_said_once_and_computed_by_torch(
         assert engine._triton_serves(feats)
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
-                out = engine._multiply_gathered(feats, kernel, KernelMap(30, 20, None, sources=sources), bias)
+                out = engine._multiply_gathered(feats, kernel, sources, bias)
                 torch.testing.assert_close(out.double(), exact(feats, kernel, sources, bias), atol=1e-4, rtol=1e-5)
         assert engine.triton_state().failures == 1
         assert len(caplog.records) == 1

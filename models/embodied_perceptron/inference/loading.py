@@ -33,7 +33,7 @@ from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, text_encoder
-from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
+from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.tensor import empty_columns
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
@@ -147,6 +147,13 @@ def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32, on_
             if fused is not None:
                 setattr(parent, name, fused)
                 setattr(parent, norm_name, nn.Identity())
+        parts = list(parent.named_children())
+        for (_, conv), (_, norm), (name, after) in zip(parts, parts[1:], parts[2:], strict=False):
+            elu = isinstance(after, SparseActivation) and type(after.function) is nn.ELU and after.function.alpha == 1.0
+            folds = elu and isinstance(norm, nn.Identity) and not on_cpu
+            if folds and isinstance(conv, (SparseConv, SparseTransposedConv)):
+                conv.then = "elu"
+                setattr(parent, name, nn.Identity())
     for parent in module.modules():
         for name, part in list(parent.named_children()):
             if isinstance(part, nn.Conv2d):

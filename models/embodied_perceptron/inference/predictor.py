@@ -321,12 +321,11 @@ class Predictor:
         dtype = self.feature_dtype if dtype is None else dtype
         size, frame = self.network.config.image.size, posed.frame
         colors = torch.from_numpy(np.ascontiguousarray(frame.color))[None]
-        half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than is kept
-        maps = self.network.encode_images(colors, size, self._image_encoder, half)
+        maps = self.network.encode_images(colors, size, self._image_encoder, dtype)
         return View(
             projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
             image_size=size,
-            levels=tuple(m[0].permute(1, 2, 0).contiguous().to(dtype) for m in maps),
+            levels=tuple(m[0].permute(1, 2, 0).contiguous() for m in maps),
             depth_m=torch.from_numpy(np.array(frame.depth_m, dtype=np.float32)).to(self.device),
         )
 

@@ -53,6 +53,7 @@ from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import (
     DEFAULT_TOP_K,
     MeaningReader,
+    NamedQuery,
     Query,
     asks,
     query_problem,
@@ -1173,7 +1174,7 @@ class Grounder:
         answers = [
             self._answer(query, context, colors, candidates)
             if by_name is None
-            else by_name.restored(ground_objects(query, by_name.objects, colors=colors))
+            else _by_label(query, by_name, context.objects, colors)
             for query, candidates, by_name in zip(parsed, proposed, renamed, strict=True)
         ]
         classes = self.classes
@@ -1181,12 +1182,10 @@ class Grounder:
 
     def answer_among(self, scene: PublishedScene, text: str, objects: Sequence[SceneObject]) -> Grounding:
         """Answer a sentence about some objects, gone ones too, by their labels, names and colours alone."""
-        query = Query(text)  # read below: names of users are replaced before
-        colors = partial(_colors, scene.voxels)
+        query = Query(text)
         by_name = with_user_names(query, objects)
-        if by_name is not None:
-            return by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
-        return ground_objects(query, objects, colors=colors)
+        asked = query if by_name is None else by_name.query
+        return _by_label(asked, by_name, objects, partial(_colors, scene.voxels))
 
     def prepare(self) -> None:
         """Load word tables, the reader's network and the network's text encoder, so that the first sentence is fast.
@@ -1248,6 +1247,13 @@ class Grounder:
             return objects
         named = self.lift.looks.renamed(objects, all_nouns(query.meaning), lexicon().similarity)
         return objects if named == objects else named
+
+
+def _by_label(query: Query, by_name: NamedQuery | None, objects: Sequence[SceneObject], colors: Colors) -> Grounding:
+    """Answer by labels and colours; ``by_name``: how the users' names in ``query`` were replaced, if it has any."""
+    if by_name is None:
+        return ground_objects(query, objects, colors=colors)
+    return by_name.restored(ground_objects(query, by_name.objects, colors=colors))
 
 
 def _colors(voxels: VoxelSnapshot | None, boxes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,9 +21,7 @@ from embodied_perceptron.language.lexicon import (
     Word,
     cardinal,
     lexicon,
-    listed_words,
     metres,
-    noun_taxonomy,
     ordinal,
     pluralize,
     relation_words,
@@ -321,11 +319,6 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
-_PLACE_OF = {  # classes named after their place
-    "bedside lamp": ("near", "bed"), "bedside table": ("near", "bed"), "desk lamp": ("on", "desk"),
-    "desk chair": ("near", "desk"), "dining chair": ("near", "dining table"),
-}  # fmt: skip
-_NAMED_AFTER = 0.5  # weight of this constraint
 _THE = frozenset(("the", "this", "that"))
 _SIDES_OF_ALL = frozenset(("top", "bottom", "back", "front", "edge", "side", "inside", "middle", "end"))
 _IN_A_ROW = {
@@ -410,10 +403,6 @@ class Decoder:
         speaker = self._speaker()
         if speaker is not None and speaker.kind == "before":
             constraints = [_seen_from(c, speaker) for c in constraints]
-        place = _PLACE_OF.get(phrase.noun)
-        if place is not None and phrase.noun not in self.labels:  # weak: what stands elsewhere may be called so too
-            there = Constraint(place[0], (ObjectPhrase(place[1], phrase.span),), weight=_NAMED_AFTER, span=phrase.span)
-            constraints.append(there)
         if graph.intent in ("count", "contents") or every:
             constraints = [self._absolute(c) for c in constraints]
         return Meaning(
@@ -477,8 +466,6 @@ class Decoder:
         span = words[0].start, words[-1].end
         mentions = lexicon().mentions(words, self.labels)
         head = next((m for m in mentions if m.last == len(words)), None)
-        if head is None and mentions and mentions[-1].last == len(words) - 1 and _is_verb(tokens[-1]):
-            head, span = mentions[-1], (span[0], words[-2].end)  # "the wardrobe cowers behind the globe"
         if head is not None:
             return head.noun, span, head.plural, True
         one = singular(tokens[-1])
@@ -816,8 +803,8 @@ class Decoder:
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun == "wall":
             return [Constraint("wall", span=span, negated=t.denied)]
-        if len(anchors) == 2 and name in _COMPARATIVES and self._says("than", t, anchors):
-            name = _COMPARATIVES[name]  # "closer to the sink than to the door"
+        if len(anchors) == 2:
+            name = _COMPARATIVES.get(name, name)  # "closer to the sink than to the door"
         if name in ("between", *_COMPARATIVES.values()) or len(anchors) == 1:
             return [Constraint(name, anchors, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
@@ -839,11 +826,6 @@ class Decoder:
         first = min(a.first for a in (t, *amounts))
         words = [w.text for w in self.words[max(0, first - 2) : t.last]]
         return _AT_MOST.isdisjoint(words) and not _FROM.isdisjoint(self._tokens(t))
-
-    def _says(self, word: str, t: Predicate, anchors: Sequence[ObjectPhrase]) -> bool:
-        """Whether a word stands between a predicate and the last of its landmarks."""
-        last = max(a.span[0] for a in anchors)
-        return any(w.text == word and self.words[t.first].start <= w.start < last for w in self.words)
 
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
@@ -868,11 +850,6 @@ def _sentence_around(texts: Sequence[str], place: Entity) -> Sequence[str]:
     ends = [k for k, word in enumerate(texts) if word in _ENDS and word != "mean"]
     first = max((k + 1 for k in ends if k < place.first), default=0)
     return texts[first : min((k for k in ends if k >= place.last), default=len(texts))]
-
-
-def _is_verb(word: str) -> bool:
-    """Whether an English word is never a noun."""
-    return word in listed_words() and not noun_taxonomy().named([word])[0]
 
 
 def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:

@@ -39,7 +39,6 @@ from embodied_perceptron.language.meaning import (
     LANDMARK,
     NEGATION,
     NO_ENTITY,
-    RELATIONS,
     TARGET,
     TWO_SIDED,
     WITH_OTHER,
@@ -191,11 +190,15 @@ _QUALITIES = word_set("adjectives") | frozenset(relation_words().colours)
 
 
 def check_label(label: str) -> str:
-    """Return a user's class label unchanged. Raises ``ValueError`` for words that never name an object ("on")."""
+    """Return a user's class label; a plural noun in singular ("sofas": "sofa"), since the label is of one object.
+
+    Raises ``ValueError`` for words that never name an object ("on").
+    """
     words = tuple(word.text for word in split_words(label))
-    if words not in lexicon().surfaces and all(word in _GRAMMAR | _ARTICLES for word in words):
+    noun, is_plural = lexicon().surfaces.get(words, ("", False))
+    if not noun and all(word in _GRAMMAR | _ARTICLES for word in words):
         raise ValueError(f"{label!r} cannot name an object: it has another meaning in every sentence")
-    return label
+    return noun if is_plural and " ".join(words) not in lexicon().labels else label
 
 
 def check_no_kind(name: str) -> str:
@@ -337,8 +340,8 @@ _SHORT = {
 }
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # least letters of a word that is corrected by one, by two edits
 _SETS = (
-    "prepositions", "orders", "adjectives", "vague", "partitives", "comparatives", "expletives", "determiners",
-    "without_front", "openers", "no_nouns", "rooms", "parts", "accessories", "request_words",
+    "prepositions", "orders", "adjectives", "expletives", "determiners", "without_front", "openers", "no_nouns",
+    "rooms", "parts", "accessories", "english",
 )  # fmt: skip
 _NEEDED = (
     "second", "third", "fourth", "fifth", "first", "last", "left", "right", "leftmost", "rightmost", "between",
@@ -373,10 +376,7 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
     table = relation_words()
     meant = {part for surface in lexicon().surfaces for part in surface} | set(table.colours) | set(table.materials)
     meant |= set(_NEEDED)
-    known = set(meant)
-    for name in _SETS:
-        known |= {part for word in word_set(name) for part in word.split()}
-    known |= {part for phrase in table.phrases for part in phrase}
+    known = meant | {part for name in _SETS for words in word_set(name) for part in words.split()}
     return frozenset(word for word in meant if len(word) >= _ONE_SLIP and word.isalpha()), frozenset(known)
 
 
@@ -527,8 +527,6 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem="a length cannot be negative", invalid=True)
     words = corrected(words, labels)
     graphs = _graphs(sentence_reader(), in_usual_letters(text))
-    least = _COMPLETE_SHARE * graphs[0].probability  # a reading whose relations all have their landmarks is preferred
-    graphs = tuple(sorted(graphs, key=lambda g: g.probability < least or _lacks_landmark(g)))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
     return replace(first, others=_distinct(first, others))
 
@@ -540,10 +538,6 @@ def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return with_states(read_meaning(words, labels))
 
     return read_question(text, read) or read(text)
-
-
-def _lacks_landmark(graph: SentenceGraph) -> bool:
-    return any(t.name in RELATIONS and t.name not in WITHOUT_OTHER and not t.others for t in graph.predicates)
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
@@ -572,7 +566,6 @@ def _says_less(other: Meaning, first: Meaning) -> bool:
 READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensors"
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
-_COMPLETE_SHARE = 0.5  # of the best reading's probability
 _MOST_OTHERS = 3  # alternative readings
 _SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]

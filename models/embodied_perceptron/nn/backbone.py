@@ -93,9 +93,9 @@ class BasicBlock(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
         self.conv1 = SparseConv(in_channels, channels, 3, stride)
-        self.norm1 = SparseBatchNorm(channels)
+        self.norm1: nn.Module = SparseBatchNorm(channels)
         self.conv2 = SparseConv(channels, channels, 3)
-        self.norm2 = SparseBatchNorm(channels)
+        self.norm2: nn.Module = SparseBatchNorm(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or in_channels != channels:
             # A strided kernel of size 1 reads only the voxel exactly at the output site; elsewhere the shortcut is the
@@ -103,11 +103,14 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(SparseConv(in_channels, channels, 1, stride), SparseBatchNorm(channels))
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        y = self.norm1(self.conv1(x))
+        folded = isinstance(self.norm1, nn.Identity) and isinstance(self.norm2, nn.Identity)
+        y: SparseTensor = self.conv1(x, "relu") if folded else self.norm1(self.conv1(x))
+        shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)  # takes part of the map of conv1
+        if folded:
+            y = self.conv2(y, "relu", shortcut.feats)
+            return y
         y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: not used elsewhere
-        shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)
-        out: SparseTensor = y.replace((y.feats + shortcut.feats).relu_())
-        return out
+        return y.replace((y.feats + shortcut.feats).relu_())
 
 
 class MinkResNet(nn.Module):
@@ -137,8 +140,9 @@ class MinkResNet(nn.Module):
         input."""
         factors = (self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels))
         x.sites.derive_coarser([f for f in factors if f > 1])
-        x = self.norm1(self.conv1(x))
-        x = x.replace(x.feats.relu_())
+        folded = isinstance(self.norm1, nn.Identity)
+        x = self.conv1(x, "relu") if folded else self.norm1(self.conv1(x))
+        x = x if folded else x.replace(x.feats.relu_())
         if self.maxpool is not None:
             x = self.maxpool(x)
         levels = []

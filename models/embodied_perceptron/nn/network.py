@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.backbone import MinkResNet, SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.baselines import ButdDetrHead, ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
+from embodied_perceptron.nn.graphed import Graphed
 from embodied_perceptron.nn.grounding import (
     DetectedObjects,
     GroundingHead,
@@ -161,6 +163,11 @@ class OccupancyBranch(nn.Module):
             self.project = nn.Linear(fused_channels, in_channels, bias=False)
         self.pyramid = DensePyramid(in_channels, channels, levels)
         self.head = OccupancyHead(channels, num_classes, levels)
+        self.finest = Graphed(self._finest)
+
+    def _finest(self, grid: Tensor) -> Tensor:
+        logits: list[Tensor] = self.head(self.pyramid(grid, 1))
+        return logits[0]
 
     def forward(
         self,
@@ -177,6 +184,8 @@ class OccupancyBranch(nn.Module):
             grid = torch.cat([images.dense(origin, cells), level.dense(origin, cells)], dim=1)
             if not isinstance(self.project, nn.Identity):
                 grid = self.project(grid.movedim(1, -1)).movedim(-1, 1)
+        if scales == 1:
+            return [self.finest(grid)]
         logits: list[Tensor] = self.head(self.pyramid(grid, scales))
         return logits
 
@@ -266,6 +275,7 @@ class PerceptionNetwork(nn.Module):
                 )
                 image_channels = config.image.projected_channels
         self.image_channels = image_channels
+        self.image_graph = Graphed(self._packed_maps)
         in_channels = image_channels[0] if config.modality == "rgb" else INPUT_CHANNELS[config.inputs]
         if config.modality == "painting":
             in_channels += image_channels[0]
@@ -317,7 +327,7 @@ class PerceptionNetwork(nn.Module):
         colors: Tensor,
         size: tuple[int, int] | None = None,
         encoder: PreparedEncoder | None = None,
-        half: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> list[Tensor]:
         """(V, H, W, 3) uint8 RGB -> feature maps per level, (V, C, h / s, w / s).
 
@@ -325,20 +335,40 @@ class PerceptionNetwork(nn.Module):
             colors: images of one size.
             size: (h, w) of the encoder's input; None = the preset's.
             encoder: replaces the network's own; its maps are still projected here.
-            half: compute in half precision (autocast).
+            dtype: of the maps; None = as computed. A GPU then computes in float16 where maps are float16.
 
         Raises ``ValueError`` for a network without images.
         """
         encoder = self.image_encoder if encoder is None else encoder
         if encoder is None:
             raise ValueError(f"a {self.config.modality} network has no image encoder")
-        images = encoder.prepare(colors, self.config.image.size if size is None else size)
         device = next(self.parameters()).device
-        with torch.autocast(device.type, torch.float16, enabled=True) if half else contextlib.nullcontext():
-            maps = [m.to(device) for m in encoder(images)]
-            if self.image_projection is None:
-                return maps
-            return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
+        size = self.config.image.size if size is None else size
+        autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if dtype == torch.float16 and device.type == "cuda":  # without a cache of weights, which a graph would keep
+            autocast = torch.autocast(device.type, torch.float16, cache_enabled=False)
+        own = self.image_encoder if size == self.config.image.size and self.image_graph.records(device) else None
+        with autocast:
+            if own is None or encoder is not own:
+                return [m if dtype is None else m.to(dtype) for m in self._maps(encoder, colors, size)]
+            flat = self.image_graph(colors.to(device))
+        levels = zip(own.strides, self.image_channels, strict=True)
+        shapes = [(len(colors), size[0] // stride, size[1] // stride, c) for stride, c in levels]
+        parts = flat.to(flat.dtype if dtype is None else dtype).split([math.prod(shape) for shape in shapes])
+        return [part.view(shape).permute(0, 3, 1, 2) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _maps(self, encoder: PreparedEncoder, colors: Tensor, size: tuple[int, int]) -> list[Tensor]:
+        images = encoder.prepare(colors, size)
+        maps = [m.to(next(self.parameters()).device) for m in encoder(images)]
+        if self.image_projection is None:
+            return maps
+        return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
+
+    def _packed_maps(self, colors: Tensor) -> Tensor:
+        """The maps of all levels in one row of numbers, channels last."""
+        assert self.image_encoder is not None
+        maps = self._maps(self.image_encoder, colors, self.config.image.size)
+        return torch.cat([m.permute(0, 2, 3, 1).flatten() for m in maps])
 
     def lookup(self, views: Sequence[Sequence[View]]) -> ImageLookup:
         """Lookup of image features from the views of each scene of a batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -120,8 +120,3 @@ class MappedSince:
         if not len(own) or not len(around) or (in_file_only and np.median(around) > _LOADED_NS):
             return False
         return bool(np.median(own) - np.median(around) >= _LATER_NS)
-
-
-def newest(histories: Sequence[History]) -> int:
-    """Newest time in histories; 0 without any."""
-    return max((h[-1].stamp_ns for h in histories if h), default=0)

@@ -10,9 +10,11 @@ one, and a winner must be clear against every other candidate and against a new 
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,26 +51,28 @@ class IdentityWeights:
         shape: times 1 - the similarity of the histograms of heights and radii.
         extent: times the root mean square of the log ratios of height, length and width.
         name: times 1 - the overlap of the posteriors of names.
-        newly_there: added where the map shows that the new object was put there, not discovered late.
-        discovered: added otherwise.
+        discovered: added where the map does not show that the new object was put there: it may be discovered late.
+        unseen: added for an earlier object whose place nobody saw empty.
         least: probability of a clear winner.
         mentioned: least probability of a further candidate.
     """
 
-    bias: float = 5.0
-    view: float = -2.5
-    balance: float = -0.8
-    light: float = -2.5
-    shape: float = -3.5
-    extent: float = -9.0
-    name: float = -3.0
-    newly_there: float = 0.0
+    bias: float
+    view: float
+    balance: float
+    light: float
+    shape: float
+    extent: float
+    name: float
     discovered: float = -2.0
+    unseen: float = -1.0
     least: float = 0.85
     mentioned: float = 0.1
 
 
-WEIGHTS = IdentityWeights()
+FEATURE_NAMES = ("view", "balance", "light", "shape", "extent", "name")
+WEIGHTS_FILE = Path(__file__).with_name("identity.json")  # of pairs of sightings in generated homes; with its command
+WEIGHTS = IdentityWeights(**json.loads(WEIGHTS_FILE.read_text(encoding="utf-8"))["weights"])
 
 
 @dataclass
@@ -91,7 +95,7 @@ class Appearance:
 
     def look(self, box: F64, snapshot: VoxelSnapshot, image: ImageSampler | None) -> None:
         """Update with the map in a (9,) box."""
-        points, colors, local = voxels_inside(box, snapshot)
+        points, colors, local, _ = voxels_inside(box, snapshot)
         if len(points) < _LEAST_POINTS:
             return
         self.color, self.shape = _color_of(colors), _shape_of(local)
@@ -158,8 +162,8 @@ def _decoded(text: Any, dtype: type[np.generic], size: int) -> NDArray[Any]:
     return values
 
 
-def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64]:
-    """Points (N, 3), their colours, and their positions in the box in [-1, 1]; at most :data:`_MAX_POINTS`."""
+def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.uint8], F64, NDArray[np.int64]]:
+    """Points (N, 3), their colours, their positions in the box in [-1, 1], and stamps; at most :data:`_MAX_POINTS`."""
     raised = without_bottom(box[None])
     bounds, blocks = Bounds.of(raised), blocks_of(snapshot)
     edge_m = BLOCK_EDGE * snapshot.voxel_size_m
@@ -170,7 +174,14 @@ def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.ui
     local = (points - raised[0, :3]) @ box_rotations(raised)[0] / np.maximum(raised[0, 3:6] / 2, 1e-6)
     kept = np.flatnonzero((np.abs(local) <= 1.0).all(axis=1))
     kept = kept[:: max(1, -(-len(kept) // _MAX_POINTS))]
-    return points[kept], blocks.arena.colors[rows[kept]], local[kept]
+    return points[kept], blocks.arena.colors[rows[kept]], local[kept], blocks.arena.last_seen_ns[rows[kept]]
+
+
+def last_seen(box: F64, snapshot: VoxelSnapshot) -> int:
+    """Newest time at which a camera saw a tenth of the voxels in a (9,) box: voxels of a wall or of a neighbour at its
+    border are newer than the object; 0 without voxels."""
+    stamps = np.sort(voxels_inside(box, snapshot)[3])
+    return int(stamps[-1 - len(stamps) // 10]) if len(stamps) else 0
 
 
 def _histogram(index: NDArray[np.integer[Any]], bins: int) -> NDArray[np.uint8]:
@@ -233,11 +244,12 @@ def _centered(views: NDArray[np.float16], mean_view: NDArray[np.float32] | None)
 
 def log_odds(difference: F64, weights: IdentityWeights = WEIGHTS) -> float:
     """Log-odds that two objects with :func:`differences` are one; what was not measured counts as its mean."""
-    w = np.array([weights.view, weights.balance, weights.light, weights.shape, weights.extent, weights.name])
-    return weights.bias + float(w @ np.where(np.isnan(difference), _USUAL, difference))
+    w = np.array([getattr(weights, name) for name in FEATURE_NAMES])
+    return weights.bias + float(w @ np.where(np.isnan(difference), USUAL, difference))
 
 
-_USUAL = np.array([0.1, 0.05, 0.1, 0.05, 0.1, 0.1])  # of one object at two times
+USUAL = np.array([0.1, 0.05, 0.1, 0.05, 0.1, 0.1])  # of one object at two times
+LIKE = 0.8  # difference of extents from which objects are never one
 
 
 def match(odds: F64, weights: IdentityWeights = WEIGHTS) -> tuple[dict[int, tuple[int, float]], F64]:

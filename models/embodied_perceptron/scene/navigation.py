@@ -139,7 +139,8 @@ def count_by_blocks(
     first, last = (low.min(axis=0), low.max(axis=0) + side) if len(low) else (np.zeros(2), np.zeros(2))
     too_wide = float(np.prod((last - first).astype(np.float64))) > _MAX_CELLS
     if too_wide or len(low) == 0 or (cells.table.size == 0 and len(cells.kinds)):
-        return count_columns(points, floor_z_m, config, semantic, blocks.ranges)
+        rows = np.concatenate([points[first:end] for first, end in blocks.ranges] or [points[:0]])
+        return count_columns(rows, floor_z_m, config, semantic)
     place = cells.anchor, cells.size_m, cells.low, cells.table
 
     def count(changed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[NDArray[np.uint16]]]:
@@ -164,11 +165,7 @@ def _heights(config: GridConfig) -> NDArray[np.float64]:
 
 
 def count_columns(
-    points_m: NDArray[np.float32],
-    floor_z_m: float,
-    config: GridConfig,
-    semantic: SemanticVoxels | None = None,
-    ranges: NDArray[np.int64] | None = None,
+    points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
 ) -> Columns:
     """Count voxels that are neither above the height band nor far below the floor.
 
@@ -183,48 +180,24 @@ def count_columns(
         floor_z_m: height of the floor.
         config: resolution, height band and passable classes.
         semantic: labelled cells; None = nothing is labelled.
-        ranges: (B, 2) first and end rows of the points to count; None = all.
     """
-    ranges = np.array([[0, len(points_m)]]) if ranges is None else ranges
-    top_m = config.max_obstacle_height_m
-    x0, y0, x1, y1 = _bounds(points_m, ranges, floor_z_m, _DROP_M, top_m, config.resolution_m)
-    if x1 < x0:
+    height = points_m[:, 2].astype(np.float64) - floor_z_m
+    points_m = points_m[(height > -_DROP_M) & (height <= config.max_obstacle_height_m)]
+    if len(points_m) == 0:
         return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
-    if (x1 - x0 + 1) * (y1 - y0 + 1) > _MAX_CELLS:
-        counted = np.concatenate([points_m[first:end] for first, end in ranges])
-        x0, y0, x1, y1 = _fullest(counted, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
-    shape = y1 - y0 + 1, x1 - x0 + 1
-    ground, blocking = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    heights = _heights(config)
-    cells = _CellKinds.of(config, semantic)
-    kinds = np.zeros(0, np.uint8)
-    if cells.table.size == 0 and len(cells.kinds):
-        points_m = np.concatenate([points_m[first:end] for first, end in ranges])
-        ranges, kinds = np.array([[0, len(points_m)]]), cells.at(points_m)
-    place = cells.anchor, cells.size_m, cells.low, cells.table
-    _count(points_m, ranges, *place, kinds, floor_z_m, heights, config.resolution_m, x0, y0, ground, blocking)
-    return Columns(np.array([x0, y0], np.int64), ground, blocking)
-
-
-def _fullest(
-    points_m: NDArray[np.float32],
-    floor_z_m: float,
-    top_m: float,
-    resolution_m: float,
-    bounds: tuple[int, int, int, int],
-) -> tuple[int, int, int, int]:
-    """Bounds, as of :func:`_bounds`, around the fullest part of a map too wide for a grid."""
-    heights = points_m[:, 2].astype(np.float64) - floor_z_m
-    counted = points_m[(heights > -_DROP_M) & (heights <= top_m), :2].astype(np.float64)
-    half = _MAX_SIDE // 2
-    parts, counts = np.unique(np.floor(counted / (half * resolution_m)), axis=0, return_counts=True)
-    x, y = (int(c) * half + half // 2 for c in parts[counts.argmax()])
-    return (
-        max(bounds[0], x - half),
-        max(bounds[1], y - half),
-        min(bounds[2], x + half - 1),
-        min(bounds[3], y + half - 1),
-    )
+    cells = np.floor(points_m[:, :2].astype(np.float64) / config.resolution_m).astype(np.int64)
+    low, high = cells.min(axis=0), cells.max(axis=0)
+    if float(np.prod((high - low + 1).astype(np.float64))) > _MAX_CELLS:
+        half = _MAX_SIDE // 2
+        parts, counts = np.unique(cells // half, axis=0, return_counts=True)
+        middle = parts[counts.argmax()] * half + half // 2
+        low, high = np.maximum(low, middle - half), np.minimum(high, middle + half - 1)
+    inside = ((cells >= low) & (cells <= high)).all(axis=1)
+    blocks = blocks_robot(points_m[inside], floor_z_m, config, semantic)
+    columns, rows = high - low + 1
+    flat = (cells[inside, 1] - low[1]) * columns + cells[inside, 0] - low[0]
+    ground, blocking = (np.bincount(flat[mask], minlength=rows * columns) for mask in (~blocks, blocks))
+    return Columns(low, ground.reshape(rows, columns), blocking.reshape(rows, columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,11 +249,13 @@ class _CellKinds:
     def at(self, points_m: NDArray[np.float32]) -> NDArray[np.uint8]:
         """(N,) bits of the cells that (N, 3) points lie in."""
         found = np.full(len(points_m), _NOTHING, np.uint8)
+        if len(self.kinds) == 0:
+            return found
+        wanted = _cells_of(points_m, self.anchor, self.size_m) - self.low
+        inside = ((wanted >= 0) & (wanted < self.extent)).all(axis=1)
         if self.table.size:
-            _look_up(points_m, self.anchor, self.size_m, self.low, self.table, found)
-        elif len(self.kinds):
-            wanted = _cells_of(points_m, self.anchor, self.size_m) - self.low
-            inside = ((wanted >= 0) & (wanted < self.extent)).all(axis=1)
+            found[inside] = self.table[tuple(wanted[inside].T)]
+        else:
             keys, mine = _flat(self.cells, self.extent), _flat(wanted[inside], self.extent)
             order = np.argsort(keys, kind="stable")
             position = np.minimum(np.searchsorted(keys[order], mine), len(keys) - 1)
@@ -335,46 +310,6 @@ def _kind_at(
     return _entry(table, i, j, k)
 
 
-@njit(cache=True, nogil=True)
-def _look_up(
-    points: NDArray[np.float32],
-    anchor: NDArray[np.float64],
-    cell_size: float,
-    low: NDArray[np.int64],
-    table: NDArray[np.uint8],
-    found: NDArray[np.uint8],
-) -> None:
-    for row in range(len(points)):
-        found[row] = _kind_at(points, row, anchor, cell_size, low, table)
-
-
-@njit(cache=True, nogil=True)
-def _bounds(
-    points: NDArray[np.float32],
-    ranges: NDArray[np.int64],
-    floor_z: float,
-    drop: float,
-    top: float,
-    resolution: float,
-) -> tuple[int, int, int, int]:
-    """Lowest and highest cells (x0, y0, x1, y1); x1 < x0 without a counted voxel."""
-    low_x, low_y, high_x, high_y = np.inf, np.inf, -np.inf, -np.inf
-    for b in range(len(ranges)):
-        for row in range(ranges[b, 0], ranges[b, 1]):
-            height = np.float64(points[row, 2]) - floor_z
-            if height > -drop and height <= top:
-                x, y = np.float64(points[row, 0]), np.float64(points[row, 1])
-                low_x, low_y, high_x, high_y = min(low_x, x), min(low_y, y), max(high_x, x), max(high_y, y)
-    if low_x > high_x:
-        return 0, 0, -1, -1
-    return (
-        int(np.floor(low_x / resolution)),
-        int(np.floor(low_y / resolution)),
-        int(np.floor(high_x / resolution)),
-        int(np.floor(high_y / resolution)),
-    )
-
-
 @njit(cache=True, inline="always")
 def _blocks_at(height: float, kind: int, heights: NDArray[np.float64]) -> bool:
     """Whether a counted voxel blocks; see :func:`count_columns`."""
@@ -385,40 +320,6 @@ def _blocks_at(height: float, kind: int, heights: NDArray[np.float64]) -> bool:
     if kind & _PASSABLE != 0:
         blocks = False
     return blocks
-
-
-@njit(cache=True, nogil=True)
-def _count(
-    points: NDArray[np.float32],
-    ranges: NDArray[np.int64],
-    anchor: NDArray[np.float64],
-    cell_size: float,
-    low: NDArray[np.int64],
-    table: NDArray[np.uint8],
-    kinds: NDArray[np.uint8],
-    floor_z: float,
-    heights: NDArray[np.float64],
-    resolution: float,
-    x0: int,
-    y0: int,
-    ground: NDArray[np.int64],
-    blocking: NDArray[np.int64],
-) -> None:
-    """``kinds``: (N,) of the points, where the table has none."""
-    for b in range(len(ranges)):
-        for row in range(ranges[b, 0], ranges[b, 1]):
-            height = np.float64(points[row, 2]) - floor_z
-            if not (height > -heights[0] and height <= heights[1]):
-                continue
-            kind = int(kinds[row]) if len(kinds) else _kind_at(points, row, anchor, cell_size, low, table)
-            x = int(np.floor(np.float64(points[row, 0]) / resolution)) - x0
-            y = int(np.floor(np.float64(points[row, 1]) / resolution)) - y0
-            if not (0 <= x < ground.shape[1] and 0 <= y < ground.shape[0]):
-                continue
-            if _blocks_at(height, kind, heights):
-                blocking[y, x] += 1
-            else:
-                ground[y, x] += 1
 
 
 @njit(cache=True, nogil=True)

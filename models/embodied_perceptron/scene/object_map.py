@@ -21,8 +21,7 @@ whose place is seen empty, is *gone*: it is remembered with its appearance and i
 clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
 new object has an id of its own and says which earlier ones it may be.
 
-The cost of an update depends on the objects near the window, found through a grid over the ground; objects elsewhere do
-not change, not even their age.
+The cost of an update depends on the objects near the window; objects elsewhere do not change, not even their age.
 """
 
 from __future__ import annotations
@@ -83,11 +82,13 @@ from embodied_perceptron.scene import history
 from embodied_perceptron.scene.changes import displacement
 from embodied_perceptron.scene.history import History, MappedSince
 from embodied_perceptron.scene.identity import (
+    LIKE,
     WEIGHTS,
     Appearance,
     Identified,
     ImageSampler,
     differences,
+    last_seen,
     log_odds,
     match,
     voxels_inside,
@@ -228,71 +229,74 @@ def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
 # --------------------------------------------------------------------------------------------------------------------
 # Search of objects by place
 
-_WIDE = 1024  # cells; objects that touch more are in every search
-
 
 class GroundIndex:
-    """Ids of objects by the square cells of the ground that their bounds touch."""
+    """Ids of objects by the rectangles of the ground that their bounds cover."""
 
-    def __init__(self, cell_m: float) -> None:
-        self._cell_m = cell_m
-        self._ids: dict[tuple[int, int], set[int]] = {}
-        self._span: dict[int, tuple[int, int, int, int]] = {}
-        self._wide: set[int] = set()
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+        self._ids, self._bounds = np.zeros(64, np.int64), np.zeros((64, 4))
 
     def put(self, track: int, box: NDArray[np.float64]) -> None:
         """Insert or move an object with a (9,) box."""
-        bounds = Bounds.of(box[None])
-        low, high = self._cells(bounds.low[0, :2]), self._cells(bounds.high[0, :2])
-        span = (low[0], low[1], high[0], high[1])
-        if self._span.get(track) == span:
-            return
-        self.remove(track)
-        self._span[track] = span
-        if (span[2] - span[0] + 1) * (span[3] - span[1] + 1) > _WIDE:
-            self._wide.add(track)
-            return
-        for cell in self._of(span):
-            self._ids.setdefault(cell, set()).add(track)
+        row, bounds = self._rows.setdefault(track, len(self._rows)), Bounds.of(box[None])
+        if row == len(self._ids):
+            self._ids, self._bounds = np.tile(self._ids, 2), np.tile(self._bounds, (2, 1))
+        self._ids[row], self._bounds[row] = track, [*bounds.low[0, :2], *bounds.high[0, :2]]
 
     def remove(self, track: int) -> None:
-        """Remove an object, if it is there."""
-        span = self._span.pop(track, None)
-        if span is None:
-            return
-        if track in self._wide:
-            self._wide.remove(track)
-            return
-        for cell in self._of(span):
-            ids = self._ids[cell]
-            ids.discard(track)
-            if not ids:
-                del self._ids[cell]
+        """Remove an object, if it is there; the last row takes its place."""
+        row = self._rows.pop(track, None)
+        if row is not None and row != len(self._rows):
+            last = len(self._rows)
+            self._ids[row], self._bounds[row] = self._ids[last], self._bounds[last]
+            self._rows[int(self._ids[row])] = row
 
     def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
-        """Ids of objects in cells that a rectangle of the ground touches; its (2,) corners may be infinite."""
-        if not (low_m <= high_m).all():
-            return set()
-        limit = 1e6  # cells; beyond any robot's reach
-        low = self._cells(np.clip(low_m, -limit, limit))
-        high = self._cells(np.clip(high_m, -limit, limit))
-        if (high[0] - low[0] + 1) * (high[1] - low[1] + 1) > len(self._ids):
-            cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
-        else:
-            cells = [c for c in self._of((*low, *high)) if c in self._ids]
-        wide = {t for t in self._wide if self._touches(self._span[t], low, high)}
-        return wide.union(*(self._ids[c] for c in cells))
+        """Ids of objects that touch a rectangle of the ground; its (2,) corners may be infinite."""
+        bounds = self._bounds[: len(self._rows)]
+        touch = (bounds[:, :2] <= high_m).all(axis=1) & (bounds[:, 2:] >= low_m).all(axis=1)
+        return set(self._ids[: len(bounds)][touch].tolist())
 
-    @staticmethod
-    def _touches(span: tuple[int, int, int, int], low: tuple[int, int], high: tuple[int, int]) -> bool:
-        return span[0] <= high[0] and low[0] <= span[2] and span[1] <= high[1] and low[1] <= span[3]
 
-    def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
-        return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """One perception: its detections and what it could have found; see :meth:`ObjectMap.update`.
 
-    @staticmethod
-    def _of(span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
-        return [(x, y) for x in range(span[0], span[2] + 1) for y in range(span[1], span[3] + 1)]
+    Attributes:
+        found: distinct detections. cut: (N,) bool, cut by the border of the region.
+        snapshot: the map. now_ns, dt_s: its time, and the time since the perception before.
+        camera_m, reach_m, region: where objects could have been found.
+        scores: thresholds.
+    """
+
+    found: Detections
+    cut: NDArray[np.bool_]
+    snapshot: VoxelSnapshot
+    now_ns: int
+    dt_s: float
+    camera_m: NDArray[np.float64] | None
+    reach_m: float
+    region: Region | None
+    scores: ScorePolicy
+
+    def ground(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(2,), (2,) bounds on the ground of what it could have found."""
+        low, high = np.full(2, -np.inf), np.full(2, np.inf)
+        if self.camera_m is not None:
+            low, high = self.camera_m[:2] - self.reach_m, self.camera_m[:2] + self.reach_m
+        if self.region is not None:
+            region_low, region_high = ground_bounds(self.region)
+            low, high = np.maximum(low, region_low), np.minimum(high, region_high)
+        return low, high
+
+    def shows(self, box: NDArray[np.float64]) -> bool:
+        """Whether a (9,) box lies wholly within reach and region."""
+        if self.camera_m is not None:
+            reach_m = self.reach_m - float(np.linalg.norm(box[3:6])) / 2
+            if float(np.linalg.norm(box[:3] - self.camera_m)) > reach_m:
+                return False
+        return not _cut_by(self.region, box)
 
 
 def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -402,6 +406,7 @@ class Track:
     history: History = ()  # empty = never confirmed
     appearance: Appearance = field(default_factory=Appearance)
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
+    replaced_ns: int = 0  # when its object was recognised elsewhere: not an object until a camera sees it again
     condition: str = ""  # at the last look at it; not kept in files
     begun_at: int = 0  # number of the update that found it first; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
@@ -423,12 +428,11 @@ class Track:
             return True
         return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
 
-    def has_moved_to(self, other: Track, like_size: float) -> bool:
-        """Whether ``other``, a touching object that was found, may be this one after a motion (an opened door, a pushed
-        chair): of equal name and size, and first found since this one is missed."""
-        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
-        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # the thickness is the least certain
-        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
+    def odds_as(self, new: Track, mean_view: NDArray[np.float32] | None = None) -> float:
+        """Log-odds that ``new`` is this object elsewhere; -inf where both were there at one time."""
+        if self.last_seen_ns - new.begun_ns > _LAG_NS:
+            return -math.inf
+        return log_odds(differences(new.as_identified(), self.as_identified(), mean_view))
 
     def rate(self, score: float, config: EstimateConfig) -> None:
         """Count a perception of its place with the score of the detection, or zero."""
@@ -467,7 +471,7 @@ class Track:
 
     def note(self, stamp_ns: int, kind: str, probability: float = 1.0, words: str = "", reason: str = "") -> None:
         """Add an entry to the history; time never goes back in it."""
-        stamp_ns = max(stamp_ns, history.newest([self.history]))
+        stamp_ns = max([stamp_ns, *(e.stamp_ns for e in self.history[-1:])])
         x, y, z = self.box[:3].tolist()
         entry = HistoryEntry(stamp_ns, kind, (x, y, z), probability, words, reason)
         self.history, self.published = history.extended(self.history, entry), None
@@ -545,7 +549,7 @@ def _check_fields(track: Track) -> None:
     whole(track.id, "id", 1, MAX_ID)
     for name in ("found", "looks"):
         whole(getattr(track, name), name, 0, MAX_ID)
-    for name in ("found_ns", "last_seen_ns"):
+    for name in ("found_ns", "last_seen_ns", "replaced_ns"):
         plain_values.stamp_ns(getattr(track, name), name)
     for name in ("whole", "missed", "is_back"):
         truth(getattr(track, name), name)
@@ -584,10 +588,9 @@ _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _STEADY = 6  # detections after which a box has its final place
 _SAMPLE = 256  # objects whose views make the mean view
-_LIKE = 0.8  # root mean square of the log ratios of extents; objects that differ more are never one
-_UNSEEN = -3.0  # log-odds that an object moved whose place nobody saw empty
+_LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
+_MAX_LIKE = 64  # earlier objects with which a new one is compared, the most similar in extent
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
-_CELL_M = 2.0  # of the grid over the ground; most objects lie in one to four cells
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
 
@@ -634,7 +637,7 @@ class ObjectMap:
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
-        self._grid = GroundIndex(_CELL_M)
+        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
@@ -715,17 +718,18 @@ class ObjectMap:
         self._updated_ns = now_ns
         self._updates += 1
         found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
-        near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
-        matched = self._match(near, found, cut)
+        look = _Look(found, cut, snapshot, now_ns, dt_s, camera_m, reach_m, looked_at, scores)
+        near = self._near(look)
+        matched = self._match(near, look)
         for row in range(len(found)):
             if row in matched:
-                self._see(matched[row], found, row, now_ns, not cut[row], scores)
+                self._see(matched[row], look, row)
             elif found.scores[row] >= scores.publish:
-                matched[row] = self._begin(found, row, now_ns, not cut[row], scores)
+                matched[row] = self._begin(look, row)
                 near.append(matched[row])
         seen = {t.id for t in matched.values()}
-        near, alone = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
+        near, alone = self._judge_places(near, seen, look)
         self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
@@ -810,7 +814,7 @@ class ObjectMap:
     def clear(self) -> None:
         """Remove all objects and restart ids at 1, for a new map."""
         self._tracks = {}
-        self._grid = GroundIndex(_CELL_M)
+        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
@@ -822,24 +826,17 @@ class ObjectMap:
 
     # ------------------------------------------------------------------------------------------------------- matching
 
-    def _near(
-        self, found: Detections, camera_m: NDArray[np.float64] | None, reach_m: float, looked_at: Region | None
-    ) -> list[Track]:
+    def _near(self, look: _Look) -> list[Track]:
         """Objects near the region or the detections, by id."""
-        low, high = np.full(2, -np.inf), np.full(2, np.inf)
-        if camera_m is not None:
-            low, high = camera_m[:2] - reach_m, camera_m[:2] + reach_m
-        if looked_at is not None:
-            region_low, region_high = ground_bounds(looked_at)
-            low, high = np.maximum(low, region_low), np.minimum(high, region_high)
-        ids = self._grid.near(low, high)
-        bounds = Bounds.of(found.boxes)
-        for row in range(len(found)):
-            ids |= self._grid.near(bounds.low[row, :2] - _SURROUNDINGS_M, bounds.high[row, :2] + _SURROUNDINGS_M)
+        ids, bounds = self._grid.near(*look.ground()), Bounds.of(look.found.boxes)
+        if len(look.found):
+            low, high = bounds.low[:, :2].min(axis=0), bounds.high[:, :2].max(axis=0)
+            ids |= self._grid.near(low - _SURROUNDINGS_M, high + _SURROUNDINGS_M)
         return [self._tracks[i] for i in sorted(ids)]
 
-    def _match(self, near: Sequence[Track], found: Detections, cut: NDArray[np.bool_]) -> dict[int, Track]:
-        """Optimal one-to-one assignment: row of ``found`` -> track."""
+    def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
+        """Optimal one-to-one assignment: row of the detections -> track."""
+        found = look.found
         if len(found) == 0 or not near:
             return {}
         labels = [t.label for t in near]
@@ -847,24 +844,17 @@ class ObjectMap:
         settled = np.array(
             [t.is_settled(self.config.estimates) and a != UNNAMED for t, a in zip(near, labels, strict=True)]
         )
-        affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
+        affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, look.cut)
         affinity[affinity < self.config.association.match_iou] = 0.0
         # squared: one good pair counts more than two poor ones
         rows, columns = scipy.optimize.linear_sum_assignment(affinity**2, maximize=True)
         return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
 
-    def _see(
-        self,
-        track: Track,
-        found: Detections,
-        row: int,
-        now_ns: int,
-        whole: bool,
-        scores: ScorePolicy,
-    ) -> None:
+    def _see(self, track: Track, look: _Look, row: int) -> None:
+        found, scores, whole = look.found, look.scores, not look.cut[row]
         score = float(found.scores[row])
         track.found += 1
-        track.found_ns, track.unfound_s = now_ns, 0.0
+        track.found_ns, track.unfound_s = look.now_ns, 0.0
         track.rate(score, self.config.estimates)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
         track.reference = reference_score(scores, self.config)
@@ -882,15 +872,8 @@ class ObjectMap:
                     min(track.weight + score, self.config.estimates.box_memory),
                 )
 
-    def _begin(
-        self,
-        found: Detections,
-        row: int,
-        now_ns: int,
-        whole: bool,
-        scores: ScorePolicy,
-    ) -> Track:
-        score = float(found.scores[row])
+    def _begin(self, look: _Look, row: int) -> Track:
+        found, scores, score = look.found, look.scores, float(look.found.scores[row])
         track = Track(
             id=self._next_id,
             box=found.boxes[row].copy(),
@@ -901,11 +884,11 @@ class ObjectMap:
             weight=score,
             found=1,
             looks=0,
-            whole=whole,
+            whole=not look.cut[row],
             missed=False,
             state=ObjectState.TENTATIVE,
-            found_ns=now_ns,
-            begun_ns=now_ns,
+            found_ns=look.now_ns,
+            begun_ns=look.now_ns,
             begun_at=self._updates,
             unfound_s=0.0,
             last_seen_ns=0,
@@ -976,7 +959,8 @@ class ObjectMap:
                 put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
                 if not put_there and self.saw_through is not None:
                     put_there = self.saw_through(voxels_inside(track.box, snapshot)[0], track.begun_ns)
-                self._introduce(track, put_there)
+                is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # and not in old voxels only
+                self._introduce(track, put_there and is_new)
                 news = True
         if news and self._fresh and not self.doubt:
             self._identify()
@@ -1028,39 +1012,51 @@ class ObjectMap:
         new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED]
         if not new:
             return
-        begun_at, begun_ns = min(t.begun_at for t in new), max(t.begun_ns for t in new)
-        gone = [t for t in self._gone.values() if t.last_seen_ns < begun_ns]
-        unseen = [t for t in self._tracks.values() if t.history and t.id not in self._fresh and t.looked_at < begun_at]
-        old = gone + unseen
+        unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.last_seen_ns > _LAG_NS)
+        old = [*self._gone.values(), *unseen]
         if not old:
             return
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
-        near = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2)) < _LIKE
+        unlike = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2))
+        begun_ns = np.array([t.begun_ns for t in new])[:, None]
+        unlike[(unlike >= LIKE) | (begun_ns <= [t.begun_ns for t in old])] = np.inf
+        unlike[begun_ns < [t.last_seen_ns - _LAG_NS for t in old]] = np.inf
         odds = np.full((len(new), len(old)), -np.inf)
         views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
-        for n, m in zip(*np.nonzero(near), strict=True):
-            a, b = new[n], old[m]
-            if b.last_seen_ns >= a.history[0].stamp_ns:  # both were seen at one time
-                continue
-            put_there = a.history[0].kind == EventKind.APPEARED
-            odds[n, m] = log_odds(differences(a.as_identified(), b.as_identified(), mean_view))
-            odds[n, m] += WEIGHTS.newly_there if put_there else WEIGHTS.discovered
-            odds[n, m] += 0.0 if m < len(gone) else _UNSEEN
+        for n, track in enumerate(new):
+            put_there = track.history[0].kind == EventKind.APPEARED
+            prior = 0.0 if put_there else WEIGHTS.discovered
+            for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
+                if unlike[n, m] < LIKE:
+                    odds[n, m] = old[m].odds_as(track, mean_view) + prior
+                    odds[n, m] += 0.0 if old[m].id in self._gone else WEIGHTS.unseen
         winners, probability = match(odds)
         for n, track in enumerate(new):
-            if n in winners and winners[n][0] < len(gone):
-                self._continue(old[winners[n][0]], track, winners[n][1])
+            earlier = old[winners[n][0]] if n in winners else None
+            # what nobody saw leaving is moved only where something was put down
+            if earlier and (earlier.id in self._gone or track.history[0].kind == EventKind.APPEARED):
+                self._continue(earlier, track, winners[n][1])
                 continue
             maybe = {old[m].id: round(float(p), 3) for m, p in enumerate(probability[n]) if p >= WEIGHTS.mentioned}
             if maybe != track.maybe:
                 track.maybe, track.published = maybe, None
 
     def _continue(self, old: Track, new: Track, probability: float) -> None:
-        """Let a new object be a gone one: it takes its id, name and history."""
-        del self._gone[old.id]
-        self._remove(new)
+        """Let a new object be an earlier one: it takes its id, name and history. The voxels of an earlier one that
+        nobody saw leaving stay in the map under another id until a camera sees their place."""
         before, formerly = old.as_object(self.config, self.name_of), new.id
+        self._remove(new)
+        seen_gone = self._gone.pop(old.id, None) is not None
+        if not seen_gone:
+            self._remove(old)
+            left = replace(
+                old, id=self._next_id, history=(), maybe={}, appearance=Appearance(), user_name="", user_label=""
+            )
+            left.replaced_ns, left.state = self._updated_ns, ObjectState.TENTATIVE
+            self._next_id, left.published = self._next_id + 1, None
+            self._tracks[left.id] = left
+            self._grid.put(left.id, left.box)
         waiting = {e.id for _, e in self._waiting if e.kind == EventKind.LEFT}
         self._waiting = [(at_ns, e) for at_ns, e in self._waiting if e.id not in (old.id, new.id)]
         self._former = {k: old.id if v == new.id else v for k, v in [*self._former.items(), (new.id, old.id)]}
@@ -1085,7 +1081,7 @@ class ObjectMap:
         if stays and unannounced:
             return
         kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
-        reason = "its old place is empty, and it looks the same"
+        reason = f"{'its old place is empty' if seen_gone else 'it was put there'}, and it looks the same"
         new.note(stamp_ns, kind, round(probability, 3), "", reason)
         self._wait(new, kind, before, new.as_object(self.config, self.name_of), formerly)
 
@@ -1103,39 +1099,29 @@ class ObjectMap:
         by_user = bool(track.user_label or track.user_name)
         least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CONFIRMED_ANEW)
         right = by_user or track.probability(self.config, track.reference) >= least
-        if likely and right and track.found >= confirm_count:
+        is_seen = track.last_seen_ns > track.replaced_ns or not track.replaced_ns
+        if likely and right and is_seen and track.found >= confirm_count:
             state = ObjectState.CONFIRMED
         elif state == ObjectState.CONFIRMED and not (likely and right):
             state = ObjectState.TENTATIVE if likely else ObjectState.STALE
         if state != track.state:
             track.state, track.published = state, None
 
-    def _judge_places(
-        self,
-        near: Sequence[Track],
-        matched: set[int],
-        snapshot: VoxelSnapshot,
-        dt_s: float,
-        camera_m: NDArray[np.float64] | None,
-        reach_m: float,
-        looked_at: Region | None,
-    ) -> tuple[list[Track], set[int]]:
+    def _judge_places(self, near: Sequence[Track], matched: set[int], look: _Look) -> tuple[list[Track], set[int]]:
         """Update found objects; keep, doubt or remove missed ones (module docstring).
 
         Returns the remaining objects, and the ids of missed ones with voxels that no found object explains.
         """
-        looked = [
-            t
-            for t in near
-            if t.id in matched or not (self._out_of_reach(t, camera_m, reach_m) or _cut_by(looked_at, t.box))
-        ]
+        looked = [t for t in near if t.id in matched or look.shows(t.box)]
         if not looked:
             return list(near), set()
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
         others, covered = found_inside(boxes, is_found)
-        inside, _, newest_ns, explained = count_voxels_explained(snapshot, without_bottom(boxes), 0.0, others, boxes)
-        around = count_voxels(snapshot, _columns(boxes), 0.0)[0] - inside
+        inside, _, newest_ns, explained = count_voxels_explained(
+            look.snapshot, without_bottom(boxes), 0.0, others, boxes
+        )
+        around = count_voxels(look.snapshot, _columns(boxes), 0.0)[0] - inside
         gone, alone = set[int](), set[int]()
         for i, track in enumerate(looked):
             track.published = None
@@ -1144,12 +1130,14 @@ class ObjectMap:
             track.looked_at = self._updates
             if track.missed:
                 rate = self._miss_rate(track, [looked[k] for k in others[i]], covered[i])
-                if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
+                if not self._survives(
+                    track, inside[i], explained[i], around[i], covered[i], rate * look.dt_s, look.dt_s
+                ):
                     gone.add(track.id)
-                    kept = track.unfound_s <= self.config.existence.max_unfound_s
-                    self._leave(
-                        track, *(("its place was seen empty", 0.95) if kept else ("it was not found again", 0.5))
-                    )
+                    if track.unfound_s <= self.config.existence.max_unfound_s:
+                        self._leave(track, "its place was seen empty", 0.95)
+                    else:
+                        self._leave(track, "it was not found again", 0.5)
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
@@ -1157,21 +1145,16 @@ class ObjectMap:
             track.support = max(float(inside[i]), 0.9 * track.support)
             track.surroundings = float(around[i])
             newest = int(newest_ns[i])
+            if not newest <= track.last_seen_ns <= self._updated_ns:
+                newest = last_seen(track.box, look.snapshot)
             track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
         return [t for t in near if t.id not in gone], alone
-
-    @staticmethod
-    def _out_of_reach(track: Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
-        if camera_m is None:
-            return False
-        half_diagonal = float(np.linalg.norm(track.box[3:6])) / 2
-        return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
     def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:
         """Log-odds that a missed object loses per second; more where found objects explain its box (``covered``: the
         share that they fill) or its motion."""
-        existence, like_size = self.config.existence, self.config.association.like_size
-        if any(track.has_moved_to(other, like_size) for other in others):
+        existence = self.config.existence
+        if any(other.begun_ns > track.begun_ns and track.odds_as(other) > 0.0 for other in others):
             return existence.miss_log_odds_per_s * existence.moved_miss_factor
         explained = covered >= existence.explained_share
         return existence.miss_log_odds_per_s * (existence.explained_miss_factor if explained else 1.0)

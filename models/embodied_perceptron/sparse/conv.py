@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, block_filters
+from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, Activation, TorchEngine, block_filters, finished
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -15,7 +15,8 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 class _ConvolutionBase(nn.Module):
     """Holds ``kernel`` (K, Cin, Cout), or (Cin, Cout) for 1x1 at stride 1, and ``bias`` (1, Cout) or None.
 
-    ``filters``: block filters of a crowded convolution with a frozen kernel (:meth:`SparseConv.freeze`).
+    ``filters``: block filters of a crowded convolution with a frozen kernel (:meth:`SparseConv.freeze`). ``then``: the
+    activation of the output. A device computes bias, a tensor to add and activation with the products.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, bias: bool) -> None:
@@ -31,6 +32,7 @@ class _ConvolutionBase(nn.Module):
         self.stride = stride
         self.crowded = False
         self.filters: torch.Tensor | None = None
+        self.then: Activation = ""
         pointwise = kernel_size == 1 and stride == 1
         shape = (in_channels, out_channels) if pointwise else (kernel_size**3, in_channels, out_channels)
         self.kernel = nn.Parameter(torch.empty(shape))
@@ -48,22 +50,26 @@ class _ConvolutionBase(nn.Module):
         bias = "" if self.bias is not None else ", bias=False"
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}{bias}"
 
-    def _run(self, x: SparseTensor, out_sites: Sites) -> SparseTensor:
+    def _run(
+        self, x: SparseTensor, out_sites: Sites, then: Activation = "", plus: torch.Tensor | None = None
+    ) -> SparseTensor:
         if x.channels != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {x.channels}")
-        if self.kernel.ndim == 2:
-            if self.bias is not None and not x.sites.compiled:
-                return SparseTensor(out_sites, torch.addmm(self.bias, x.feats, self.kernel))
+        then, bias = then or self.then, self.bias
+        if self.kernel.ndim == 2 and bias is not None and not x.sites.compiled:
+            feats, bias = torch.addmm(bias, x.feats, self.kernel), None
+        elif self.kernel.ndim == 2:
             feats = x.feats @ self.kernel
         elif len(x) == 0 or len(out_sites) == 0:
             # keeps gradients defined (and zero) on an empty input
             feats = x.feats.new_zeros(len(out_sites), self.out_channels) + 0.0 * self.kernel.sum()
         else:
             crowded = self.crowded if self.filters is None or torch.is_grad_enabled() else self.filters
-            convolve = x.sites.engine.convolve
-            feats = convolve(x.feats, self.kernel, x.sites, out_sites, self.kernel_size, crowded, self.bias)
-            return SparseTensor(out_sites, feats)
-        return SparseTensor(out_sites, feats if self.bias is None else feats + self.bias)
+            given = x.feats, self.kernel, x.sites, out_sites, self.kernel_size, crowded, bias
+            if isinstance(x.sites.engine, TorchEngine):
+                return SparseTensor(out_sites, x.sites.engine.convolve(*given, plus, then))
+            feats, bias = x.sites.engine.convolve(*given), None
+        return SparseTensor(out_sites, finished(feats if bias is None else feats + bias, plus, then))
 
 
 class SparseConv(_ConvolutionBase):
@@ -91,8 +97,9 @@ class SparseConv(_ConvolutionBase):
         if self.crowded and self.kernel_size == BLOCK_KERNEL_SIZE:
             self.filters = block_filters(self.kernel.detach()).to(products)
 
-    def forward(self, x: SparseTensor) -> SparseTensor:
-        return self._run(x, x.sites.coarser(self.stride))
+    def forward(self, x: SparseTensor, then: Activation = "", plus: torch.Tensor | None = None) -> SparseTensor:
+        """``plus``: (N_out, C) to add before the activation ``then``."""
+        return self._run(x, x.sites.coarser(self.stride), then, plus)
 
 
 class SparseTransposedConv(_ConvolutionBase):

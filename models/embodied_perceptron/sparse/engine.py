@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from embodied_perceptron.geometry.transforms import floor_site_keys
 from embodied_perceptron.sparse import cpu_kernels
@@ -24,6 +25,7 @@ from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites, empty_row
 
 log = logging.getLogger(__name__)
 EngineName = Literal["auto", "torch", "minkowski"]
+Activation = Literal["", "relu", "elu"]
 BLOCK_KERNEL_SIZE = 3  # the only one that blocks support
 _BLOCK_ROWS = 8192
 _DEVICE_TILE_NUMBERS = 1 << 25  # 128 MB of gathered float32
@@ -49,8 +51,10 @@ class TorchEngine:
         kernel_size: int,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
+        plus: torch.Tensor | None = None,
+        then: Activation = "",
     ) -> torch.Tensor:
-        """See :class:`Engine`."""
+        """See :class:`Engine`; without gradients on a device, all in one kernel."""
 
         def kernel_map() -> KernelMap:
             if out_sites.stride < in_sites.stride:
@@ -65,8 +69,10 @@ class TorchEngine:
         result: torch.Tensor
         if not in_sites.compiled:
             bias = None if bias is None else bias.to(feats.dtype)
+            if not torch.is_grad_enabled():
+                return _multiply_gathered(feats, kernel, kernel_map().sources, bias, plus, then)
             result = _WholeConvolution.apply(feats, kernel, kernel_map(), bias)  # type: ignore[no-untyped-call]
-            return result
+            return finished(result, plus, then)
         blocks: Blocks | None = None
         supported = kernel_size == BLOCK_KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
         if crowded is not False and supported:
@@ -75,7 +81,7 @@ class TorchEngine:
             (blocks,) = in_sites.engine_state
         filters = crowded if isinstance(crowded, torch.Tensor) else None
         result = _Convolution.apply(feats, kernel, kernel_map, blocks, filters)  # type: ignore[no-untyped-call]
-        return result if bias is None else result + bias
+        return finished(result if bias is None else result + bias, plus, then)
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
@@ -207,7 +213,7 @@ class _WholeConvolution(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
         ctx.kernel_map = kernel_map
-        return _multiply_gathered(feats, kernel, kernel_map, bias)
+        return _multiply_gathered(feats, kernel, kernel_map.sources, bias)
 
     @staticmethod
     @once_differentiable
@@ -219,41 +225,52 @@ class _WholeConvolution(torch.autograd.Function):
         grad_feats = grad_kernel = None
         grad_bias = grad_out.sum(0, keepdim=True) if ctx.needs_input_grad[3] else None
         if ctx.needs_input_grad[0]:
-            grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed)
+            grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed.sources)
         if ctx.needs_input_grad[1]:
             total = torch.zeros(kernel[..., 0].numel(), kernel.shape[2], device=kernel.device)
             total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # float32 sums of 16-bit products
-            for rows, gathered in _gathered_tiles(feats, kernel_map):
+            for rows, gathered in _gathered_tiles(feats, kernel_map.sources):
                 total += gathered.t() @ grad_out[rows]
             grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
         return grad_feats, grad_kernel, None, grad_bias
 
 
+def finished(feats: torch.Tensor, plus: torch.Tensor | None, then: Activation) -> torch.Tensor:
+    """Add and activate; may write into ``feats``."""
+    feats = feats if plus is None else feats + plus
+    return functional.relu_(feats) if then == "relu" else functional.elu_(feats) if then == "elu" else feats
+
+
 def _multiply_gathered(
-    feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap, bias: torch.Tensor | None = None
+    feats: torch.Tensor,
+    kernel: torch.Tensor,
+    sources: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    plus: torch.Tensor | None = None,
+    then: Activation = "",
 ) -> torch.Tensor:
-    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout)."""
+    """See :func:`~embodied_perceptron.sparse.triton_kernels.gather_multiply`."""
     if _triton_serves(feats):
-        computed = _triton_multiply(feats, kernel, kernel_map.sources, bias)
+        computed = _triton_multiply(feats, kernel, sources, bias, plus, then)
         if computed is not None:
             return computed
-    out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
+    out = feats.new_empty(len(sources), kernel.shape[2])
     weights = kernel.reshape(-1, kernel.shape[2])
-    for rows, gathered in _gathered_tiles(feats, kernel_map):
+    for rows, gathered in _gathered_tiles(feats, sources):
         if bias is None:
             torch.mm(gathered, weights, out=out[rows])
         else:
             torch.addmm(bias, gathered, weights, out=out[rows])
-    return out
+    return finished(out, plus, then)
 
 
-def _gathered_tiles(feats: torch.Tensor, kernel_map: KernelMap) -> Iterator[tuple[slice, torch.Tensor]]:
+def _gathered_tiles(feats: torch.Tensor, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     """Tiles of output rows and their (T, K * Cin) neighbourhoods."""
-    sources, channels = kernel_map.sources, feats.shape[1]
+    channels = feats.shape[1]
     padded = torch.cat([feats, empty_row(channels, feats.dtype, feats.device)])
     width = sources.shape[1] * channels
     tile = max(_DEVICE_TILE_NUMBERS // width, 1)
-    for start in range(0, kernel_map.n_out, tile):
+    for start in range(0, len(sources), tile):
         rows = slice(start, start + tile)
         yield rows, padded.index_select(0, sources[rows].flatten()).reshape(-1, width)
 
@@ -338,15 +355,13 @@ def _triton_serves(feats: torch.Tensor) -> bool:
     return on_device and feats.dtype in _TRITON_DTYPES and triton_state().failures == 0 and _triton_installed()
 
 
-def _triton_multiply(
-    feats: torch.Tensor, kernel: torch.Tensor, sources: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor | None:
+def _triton_multiply(feats: torch.Tensor, *given: Any) -> torch.Tensor | None:
     """:func:`~embodied_perceptron.sparse.triton_kernels.gather_multiply`, or None when it cannot be compiled. Faults of
     the device, such as lack of memory, are raised."""
     try:
         from embodied_perceptron.sparse import triton_kernels
 
-        return triton_kernels.gather_multiply(feats, kernel, sources, bias)
+        return triton_kernels.gather_multiply(feats, *given)
     except _DEVICE_FAULTS:
         raise
     except Exception as error:  # Triton raises what its compilers raise

@@ -56,6 +56,7 @@ def _gather_multiply(
     sources,  # (n_out, offsets) int32, n_in where absent
     weights,  # (offsets, channels, outputs)
     bias,  # (outputs,), used with HAS_BIAS
+    plus,  # (n_out, outputs), used with HAS_PLUS
     out,  # (n_out, outputs)
     n_in,
     n_out,
@@ -65,6 +66,8 @@ def _gather_multiply(
     channels,
     outputs,
     HAS_BIAS: tl.constexpr,
+    HAS_PLUS: tl.constexpr,
+    THEN: tl.constexpr,  # "relu", "elu" or ""
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
     LONG: tl.constexpr,  # offsets need 64 bits
@@ -98,15 +101,28 @@ def _gather_multiply(
                 total = tl.dot(values, factors, total, input_precision=PRECISION)
     if HAS_BIAS:
         total += tl.load(bias + columns, mask=real_column, other=0.0).to(tl.float32)[None, :]
-    at = out + (rows[:, None] * outputs + columns[None, :])
-    tl.store(at, total.to(out.dtype.element_ty), mask=real_row[:, None] & real_column[None, :])
+    at = rows[:, None] * outputs + columns[None, :]
+    real = real_row[:, None] & real_column[None, :]
+    if HAS_PLUS:
+        total += tl.load(plus + at, mask=real, other=0.0).to(tl.float32)
+    if THEN == "relu":
+        total = tl.where(total < 0.0, 0.0, total)  # NaN stays
+    if THEN == "elu":
+        total = tl.where(total < 0.0, tl.exp(total) - 1.0, total)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=real)
 
 
 def gather_multiply(
-    feats: torch.Tensor, kernel: torch.Tensor, sources: torch.Tensor, bias: torch.Tensor | None = None
+    feats: torch.Tensor,
+    kernel: torch.Tensor,
+    sources: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    plus: torch.Tensor | None = None,
+    then: str = "",
 ) -> torch.Tensor:
-    """(N_in, Cin) features, (K, Cin, Cout) kernel, (N_out, K) int32 :attr:`KernelMap.sources`, (1, Cout) bias ->
-    (N_out, Cout), in the precision of the features (float32, float16 or bfloat16); sums are kept in float32.
+    """(N_in, Cin) features, (K, Cin, Cout) kernel, (N_out, K) int32 :attr:`KernelMap.sources`, (1, Cout) bias, (N_out,
+    Cout) to add, activation -> (N_out, Cout), in the precision of the features (float32, float16 or bfloat16); sums are
+    kept in float32.
 
     Raises errors of Triton's compilers.
     """
@@ -121,9 +137,10 @@ def gather_multiply(
     numbers = max(n_in * channels, n_out * max(outputs, sources.stride(0)), weights.numel())
     t = tile(_capability(feats.device) if feats.is_cuda else 80, names[feats.dtype], channels, outputs, numbers)
     _gather_multiply[(triton.cdiv(n_out, _ROWS), triton.cdiv(outputs, t.outputs))](
-        feats.contiguous(), sources, weights, weights if bias is None else bias, out,
+        feats.contiguous(), sources, weights, weights if bias is None else bias,
+        weights if plus is None else plus.contiguous(), out,
         n_in, n_out, sources.stride(0), sources.stride(1), offsets, channels, outputs,
-        HAS_BIAS=bias is not None, PRECISION="tf32" if tf32 else "ieee", WIDEN=widen, LONG=t.long,
-        ROWS=_ROWS, IN=t.channels, OUT=t.outputs, num_warps=t.warps, num_stages=2,
+        HAS_BIAS=bias is not None, HAS_PLUS=plus is not None, THEN=then, PRECISION="tf32" if tf32 else "ieee",
+        WIDEN=widen, LONG=t.long, ROWS=_ROWS, IN=t.channels, OUT=t.outputs, num_warps=t.warps, num_stages=2,
     )  # fmt: skip
     return out

@@ -32,6 +32,7 @@ from embodied_perceptron_training.language.variation import PRONOUNS, Variation,
 
 _BATCH = 64
 _RATE, _ADAPTER_RATE = 1e-3, 1.2e-3
+_FROM_WEIGHTS = 0.5  # factor of the rates of a fit that begins with weights
 _SHUFFLED, _LEAST_SHUFFLED = 0.04, 8  # share of sentences with a shuffled copy, and least words of these
 _WARM = 0.06  # share of warm-up steps
 _LEAST_TALK = 4  # least words of small talk
@@ -102,9 +103,14 @@ class Draw:
 
 
 def fit(
-    network: SentenceNetwork, draw: Draw, epochs: int, state: Path | None = None, say: Callable[[str], None] = print
+    network: SentenceNetwork,
+    draw: Draw,
+    epochs: int,
+    state: Path | None = None,
+    say: Callable[[str], None] = print,
+    rate: float = 1.0,
 ) -> None:
-    """Train adapters and heads; ``state``: checkpoint file to continue from."""
+    """Train adapters and heads; ``state``: checkpoint file to continue from; ``rate``: factor of the rates."""
     trained = network.trained()
     adapters = [value for name, value in trained.items() if name.endswith((".down", ".up"))]
     heads = [value for name, value in trained.items() if not name.endswith((".down", ".up"))]
@@ -130,9 +136,9 @@ def fit(
         begin, losses = time.monotonic(), []
         for pile in batches(sentences, rng):
             share = min(done / total, 1.0)
-            factor = min(share / _WARM, 1.0) * (0.5 + 0.5 * math.cos(math.pi * share))
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
+            factor = rate * min(share / _WARM, 1.0) * (0.5 + 0.5 * math.cos(math.pi * share))
+            for group, full in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = full * factor
             loss = loss_of(scores_of(network, pile), pile)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -223,8 +229,8 @@ class Fit:
     kept: tuple[Path, ...] = ()
     epochs: int = 6
     seed: int = 0
-    share: float = 1.0
-    made: int = 4000
+    share: float = 0.6
+    made: int = 6500
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
@@ -240,7 +246,8 @@ def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[
         network.load_trained(wanted.start)
     say(f"{len(corpus)} marked sentences")
     state = out.with_suffix(".state")
-    fit(network, Draw(corpus, wanted.share, wanted.made, wanted.seed), wanted.epochs, state, say)
+    rate = 1.0 if wanted.start is None else _FROM_WEIGHTS
+    fit(network, Draw(corpus, wanted.share, wanted.made, wanted.seed), wanted.epochs, state, say, rate)
     save_file({n: v.detach().half().contiguous() for n, v in network.trained().items()}, out)
     state.unlink(missing_ok=True)
     return measure(SentenceReader(network), kept, say, show) if kept else {}

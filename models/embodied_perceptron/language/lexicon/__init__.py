@@ -363,12 +363,10 @@ class RelationWords:
     """``relations.json``.
 
     Attributes:
-        phrases: words -> name of a predicate (:data:`~.meaning.PREDICATES`).
         colours: word -> name of the colour.
         materials: words for materials, which the map cannot check.
     """
 
-    phrases: dict[tuple[str, ...], str]
     colours: dict[str, str]
     materials: frozenset[str]
 
@@ -377,9 +375,8 @@ class RelationWords:
 def relation_words() -> RelationWords:
     """The shipped table of relation words."""
     data: dict[str, Any] = json.loads((_FOLDER / "relations.json").read_text(encoding="utf-8"))
-    phrases = {tuple(words.split()): name for name, many in data["phrases"].items() for words in many.split(",")}
     colours = {word: name for name, words in data["colours"].items() for word in words}
-    return RelationWords(phrases, colours, frozenset(data["materials"]))
+    return RelationWords(colours, frozenset(data["materials"]))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

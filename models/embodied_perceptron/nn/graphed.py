@@ -1,0 +1,93 @@
+"""Functions of tensors that a CUDA device runs as one graph: one launch instead of one for every operation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+Function = Callable[[Tensor], Tensor]
+Replay = Callable[[], None]
+_MOST_SHAPES = 2  # of one function at a time
+
+
+def capture_cuda(function: Function, given: Tensor) -> tuple[Tensor, Replay]:
+    """Record ``function(given)``; returns its result and a call that computes it anew from the present ``given``."""
+    side = torch.cuda.Stream(given.device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(given.device))
+    with torch.cuda.stream(side):
+        for _ in range(2):  # libraries choose their algorithms and allocate workspaces
+            function(given)
+    torch.cuda.current_stream(given.device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads go on
+        result = function(given)
+    return result, graph.replay
+
+
+def recorder(device: torch.device) -> Callable[[Function, Tensor], tuple[Tensor, Replay]] | None:
+    """Return :func:`capture_cuda` for CUDA devices, None for others. Tests replace it by a recorder for the CPU."""
+    return capture_cuda if device.type == "cuda" else None
+
+
+class Graphed(nn.Module):
+    """Run a function of one tensor as a graph where the device can record it, and as it is elsewhere.
+
+    A graph is recorded at the first call with a shape, in inference mode only. The function's operations and shapes may
+    depend on the shape of its input, not on its values. Results are copies, so that the next call leaves them alone.
+    Moving the module to another device drops the graphs, which point to the old parameters, and their memory.
+
+    Attributes:
+        fault: why recording failed; it is not tried again.
+    """
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.fault = ""
+        self._function = function
+        self._lock = threading.Lock()  # held while launching, not while the device computes
+        self._recorded: dict[tuple[Any, ...], tuple[Tensor, Tensor, Replay]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
+        """A graphed function of the copied owner, without its graphs."""
+        owner = getattr(self._function, "__self__", None)
+        return Graphed(self._function if owner is None else getattr(memo[id(owner)], self._function.__name__))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Graphed:
+        with self._lock:
+            self._recorded.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def records(self, device: torch.device) -> bool:
+        """Whether the next call on this device is a graph's, unless recording fails."""
+        return torch.is_inference_mode_enabled() and not self.fault and recorder(device) is not None
+
+    def forward(self, given: Tensor) -> Tensor:
+        """``function(given)``; errors are those of the function."""
+        capture = recorder(given.device) if self.records(given.device) else None
+        if capture is None:
+            return self._function(given)
+        key = given.shape, given.dtype, given.device, torch.is_autocast_enabled(given.device.type)
+        with self._lock:
+            if key not in self._recorded:
+                while len(self._recorded) >= _MOST_SHAPES:
+                    del self._recorded[next(iter(self._recorded))]
+                own = given.clone()
+                try:
+                    self._recorded[key] = (own, *capture(self._function, own))
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    self.fault = " ".join(str(error).strip().splitlines()[:1])
+                    log.warning("no CUDA graph can be recorded (%s): operations run one by one", self.fault)
+                    return self._function(given)
+            own, result, replay = self._recorded[key]
+            own.copy_(given)
+            replay()
+            return result.clone()

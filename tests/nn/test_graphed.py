@@ -1,0 +1,115 @@
+"""Functions recorded as graphs, with a recorder for the CPU that keeps a CUDA graph's rules about memory."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from embodied_perceptron.nn import graphed
+from embodied_perceptron.nn.graphed import Graphed
+
+
+class Recorder:
+    """Records like a CUDA graph: the result and the input stay where they were, and a replay reads the memory that the
+    parameters had."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, function: graphed.Function, given: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+        self.recorded += 1
+        result = function(given)
+
+        def replay() -> None:
+            self.replayed += 1
+            result.copy_(function(given))
+
+        return result, replay
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.graph = Graphed(self._run)
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setattr(graphed, "recorder", lambda device: made)
+    return made
+
+
+def test_results_are_those_of_the_function_and_stay(recorder: Recorder) -> None:
+    layer = Layer().eval()
+    inputs = [torch.randn(n, 3) for n in (4, 4, 5, 4)]
+    with torch.inference_mode():
+        results = [layer.graph(x) for x in inputs]
+        given = [x.clone() for x in inputs]
+        for x, result in zip(inputs, results, strict=True):
+            torch.testing.assert_close(result, layer._run(x), rtol=0, atol=0)
+    assert all(torch.equal(a, b) for a, b in zip(inputs, given, strict=True))
+    assert (recorder.recorded, recorder.replayed) == (2, 4)
+    with torch.no_grad():  # another copy of the weights in the same memory, as a step of training writes it
+        layer.linear.weight.mul_(2.0)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer.graph(inputs[0]), layer._run(inputs[0]), rtol=0, atol=0)
+    assert recorder.recorded == 2
+
+
+def test_few_shapes_are_kept_and_moving_drops_all(recorder: Recorder) -> None:
+    layer = Layer().eval()
+    with torch.inference_mode():
+        for n in (1, 2, 3, 3, 2):
+            layer.graph(torch.zeros(n, 3))
+    assert recorder.recorded == 3
+    assert len(layer.graph._recorded) == 2
+    layer.double()
+    assert not layer.graph._recorded
+    other = copy.deepcopy(layer)
+    assert other.graph._function.__self__ is other
+    with torch.inference_mode():
+        assert layer.graph(torch.zeros(2, 3).double()).dtype == torch.float64
+
+
+def test_gradients_and_other_devices_run_the_function(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = Layer(), torch.randn(2, 3)
+    layer.graph(x).sum().backward()
+    assert layer.linear.weight.grad is not None
+    monkeypatch.setattr(graphed, "recorder", lambda device: None)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer.graph(x), layer._run(x))
+    assert recorder.recorded == 0
+    monkeypatch.undo()
+    assert graphed.recorder(torch.device("cpu")) is None
+    assert graphed.recorder(torch.device("cuda")) is graphed.capture_cuda
+
+
+def test_what_cannot_be_recorded_runs_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> tuple[torch.Tensor, Callable[[], None]]:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    def full(*_: object) -> tuple[torch.Tensor, Callable[[], None]]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    layer, x = Layer().eval(), torch.randn(2, 3)
+    with torch.inference_mode(), caplog.at_level(logging.WARNING):
+        monkeypatch.setattr(graphed, "recorder", lambda device: full)
+        with pytest.raises(torch.OutOfMemoryError):
+            layer.graph(x)
+        assert not layer.graph.fault
+        monkeypatch.setattr(graphed, "recorder", lambda device: refuse)
+        for _ in range(2):
+            torch.testing.assert_close(layer.graph(x), layer._run(x))
+    assert "not permitted" in layer.graph.fault
+    assert len(caplog.records) == 1
