@@ -103,7 +103,7 @@ class Peer:
 
     def close(self) -> None:
         self._executor.shutdown()
-        self._thread.join(5)
+        self._thread.join(60)
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 
@@ -248,7 +248,7 @@ class NodeProcess:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(5)
+            self.process.wait(60)
             raise AssertionError(f"the node did not stop; its log:\n{self.output}") from None
         finally:
             self._file.close()
