@@ -178,10 +178,10 @@ def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.ui
 
 
 def last_seen(box: F64, snapshot: VoxelSnapshot) -> int:
-    """Newest time at which a camera saw a fifth of the voxels in a (9,) box: voxels of a wall or of a neighbour at its
-    border may be newer than the object; 0 without voxels."""
+    """Newest time at which a camera saw a twentieth of the voxels in a (9,) box; 0 without voxels. Single voxels at its
+    border, of a wall or of a neighbour, may be newer than the object."""
     stamps = np.sort(voxels_inside(box, snapshot)[3])
-    return int(stamps[-1 - len(stamps) // 5]) if len(stamps) else 0
+    return int(stamps[-1 - len(stamps) // 20]) if len(stamps) else 0
 
 
 def _histogram(index: NDArray[np.integer[Any]], bins: int) -> NDArray[np.uint8]:
