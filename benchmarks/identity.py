@@ -280,12 +280,14 @@ def judge(
             tally.add("kept_over_map" if number == 2 else "kept", thing.id == ids_of[true])
     if not number:
         return
+    former = {event.formerly: event.id for event in events}
     reported: set[tuple[str, int]] = set()
     for event in events:
         if event.kind in _HAPPENED:
-            true = whose.get(event.id, at.get(event.id, -1))
+            number_now = former.get(event.id, event.id)
+            true = whose.get(number_now, at.get(number_now, -1))
             right = true in carried.moved or (event.kind == EventKind.LEFT and true in carried.out)
-            right = right and (event.kind == EventKind.LEFT or at.get(event.id, true) == true)
+            right = right and (event.kind == EventKind.LEFT or at.get(number_now, true) == true)
             tally.add("event_right", right)
             tally.wrong[event.kind] += not right
             reported.add((event.kind, true))

@@ -1030,7 +1030,6 @@ class ObjectMap:
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE:
                     odds[n, m] = old[m].odds_as(track, mean_view) + prior
-                    odds[n, m] += 0.0 if old[m].id in self._gone else WEIGHTS.unseen
         winners, probability = match(odds)
         for n, track in enumerate(new):
             if self._tracks.get(track.id) is not track:  # a newer one continues it
