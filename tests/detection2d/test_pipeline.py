@@ -343,7 +343,7 @@ def test_a_thread_detects_while_perception_goes_on(seen):
     lift.start()
     try:
         perceptron, _ = perceive(None, frames, lift=lift)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while detector.calls < len(frames) and time.monotonic() < until:
             perceptron.perceive()
             time.sleep(0.02)
@@ -364,7 +364,7 @@ class Slow:
 
     def detect(self, frame):
         self.calls += 1
-        self.ends.wait(30)
+        self.ends.wait(100)
         return no_detections(frame.camera, frame.stamp_ns), Counter()
 
 
@@ -377,7 +377,7 @@ def test_a_detector_that_hangs_holds_up_no_other_and_is_counted(seen, caplog):
     lift.start()
     try:
         perceptron, _ = perceive(None, frames, lift=lift)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while detector.calls < len(frames) and time.monotonic() < until:
             perceptron.perceive()
             time.sleep(0.02)

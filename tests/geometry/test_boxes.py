@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from support.golden import GOLDEN
-from support.random_boxes import random_boxes
+from support.random_boxes import first_columns, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.transforms import make_transform
@@ -51,7 +51,7 @@ def test_euler_is_intrinsic_zxy(alpha: float, beta: float, gamma: float) -> None
 def test_matrix_survives_euler_and_sixd(alpha: float, beta: float, gamma: float) -> None:
     R = bx.euler_to_matrix(torch.tensor([[alpha, beta, gamma]], dtype=torch.float64))
     torch.testing.assert_close(bx.euler_to_matrix(bx.matrix_to_euler(R)), R, atol=1e-12, rtol=0)
-    torch.testing.assert_close(bx.sixd_to_matrix(bx.matrix_to_sixd(R)), R, atol=1e-12, rtol=0)
+    torch.testing.assert_close(bx.sixd_to_matrix(first_columns(R)), R, atol=1e-12, rtol=0)
 
 
 def test_euler_angles_survive_below_quarter_turn_of_beta() -> None:
@@ -99,7 +99,7 @@ def test_corners_by_hand() -> None:
     torch.testing.assert_close(turned[7], torch.tensor([-2.0, 1.0, 3.0]))
 
 
-def test_points_in_boxes_and_face_distances_of_tilted_boxes() -> None:
+def test_points_in_tilted_boxes() -> None:
     """Points laid out in the box's own frame are found by their coordinates there, whatever the tilt."""
     boxes = random_boxes(20, seed=1)
     g = torch.Generator().manual_seed(2)
@@ -108,11 +108,6 @@ def test_points_in_boxes_and_face_distances_of_tilted_boxes() -> None:
     for n in range(20):
         expected = (local[n].abs() <= 1).all(1)
         assert torch.equal(bx.points_in_boxes(points[n], boxes)[:, n], expected)
-        distances = bx.face_distances(points[n], boxes)[:, n]  # (30, 6)
-        half = 0.5 * boxes[n, 3:6]
-        torch.testing.assert_close(distances[:, 0::2], half * (1 + local[n]))
-        torch.testing.assert_close(distances[:, 1::2], half * (1 - local[n]))
-        assert torch.equal((distances >= 0).all(1), expected)
 
 
 def test_points_in_boxes_in_chunks_and_empty() -> None:

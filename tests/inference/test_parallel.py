@@ -22,7 +22,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_both_run_at_once() -> None:
-    met = threading.Barrier(2, timeout=20)
+    met = threading.Barrier(2, timeout=60)
 
     def other() -> int:
         met.wait()

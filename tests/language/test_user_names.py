@@ -114,6 +114,20 @@ def test_names_of_ones_own_are_taken(name):
     assert check_no_kind(name) == name
 
 
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        ("sofas", "sofa"),
+        ("coffee tables", "coffee table"),
+        ("Chairs", "chair"),
+        ("stairs", "stairs"),
+        ("glass", "glass"),
+    ],
+)
+def test_the_label_of_one_object_is_singular(label, kept):
+    assert check_label(label) == kept
+
+
 def test_labels_are_things():
     for label in ("workbench", "can", "light", "chair", "zorgle", "robot dock"):
         assert check_label(label) == label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,15 @@ class Life:
             volume.reset()
 
 
+@pytest.fixture
+def quick_collections() -> Iterator[None]:
+    """A collection looks at what is made from here on, not at torch and all else that is loaded."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("quick_collections")
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("seed", "steps"), [(1, 25), pytest.param(2, 60, marks=pytest.mark.slow)])
 def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp_path: Path) -> None:

@@ -47,6 +47,15 @@ def volume() -> FeatureVolume:
     return volume
 
 
+def volume_of(path: Path, kernels: str = "auto") -> FeatureVolume:
+    """A volume with the content and the configuration of a saved map."""
+    saved = storage.read_map(path)
+    config, keyframes = storage.saved_configs(saved)
+    volume = FeatureVolume(config, keyframes, kernels=kernels)  # type: ignore[arg-type]
+    volume.restore(storage.unpack_volume(saved, config))
+    return volume
+
+
 @pytest.fixture
 def path(volume: FeatureVolume, tmp_path: Path) -> Path:
     """File of a saved ``volume``."""
@@ -56,7 +65,7 @@ def path(volume: FeatureVolume, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_round_trip_and_going_on(volume: FeatureVolume, path: Path, kernels: str) -> None:
-    loaded = FeatureVolume.from_file(path, kernels=kernels)  # type: ignore[arg-type]
+    loaded = volume_of(path, kernels=kernels)
     assert loaded.config == CONFIG
     assert loaded.keyframes.config == KEYFRAMES
     assert_same_map(volume, loaded)
@@ -81,7 +90,7 @@ def test_the_same_map_gives_the_same_file(volume: FeatureVolume, tmp_path: Path)
 def test_an_empty_map_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "empty.safetensors"
     FeatureVolume(CONFIG).save(path)
-    assert len(FeatureVolume.from_file(path)) == 0
+    assert len(volume_of(path)) == 0
 
 
 def test_loading_keeps_own_limits(volume: FeatureVolume, path: Path) -> None:
@@ -99,7 +108,7 @@ def refused(path: Path, volume: FeatureVolume, match: str) -> None:
         volume.load(path)
     np.testing.assert_array_equal(volume.snapshot(1).coords, before.coords)
     with pytest.raises(MapFileError):
-        FeatureVolume.from_file(path).load(path)
+        volume_of(path).load(path)
 
 
 def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **fields: object) -> None:
@@ -231,14 +240,14 @@ def test_times_and_places_that_no_map_has_are_refused(volume: FeatureVolume, pat
 def test_a_budget_beyond_this_machine_is_refused_before_memory_is_taken(volume: FeatureVolume, path: Path) -> None:
     rewrite(path, volume={**storage.read_header(path)["volume"], "max_blocks": 2**40})
     with pytest.raises(MapFileError, match=rf"map\.safetensors: max_blocks={2**40} takes .* GiB"):
-        FeatureVolume.from_file(path)
+        volume_of(path)
     volume.load(path)  # which has a budget of its own
 
 
 def test_a_map_of_version_1_loads(volume: FeatureVolume, path: Path) -> None:
     rewrite_as_version_1(path)
     assert "checksum" not in storage.read_header(path)
-    assert_same_map(volume, FeatureVolume.from_file(path))
+    assert_same_map(volume, volume_of(path))
 
 
 def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ import math
 
 import pytest
 import torch
-from support.random_boxes import random_boxes
+from support.random_boxes import first_columns, random_boxes
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import (
     euler_to_matrix,
     matrix_to_euler,
-    matrix_to_sixd,
     paired_iou,
     rotations,
 )
@@ -56,7 +55,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 def test_faces_are_along_the_axes_of_the_box(width: int) -> None:
     angles = torch.tensor([[0.3, -0.4, 0.5]])
     R = euler_to_matrix(angles)
-    rotation = angles if width == 9 else matrix_to_sixd(R)
+    rotation = angles if width == 9 else first_columns(R)
     faces = torch.tensor([[0.2, 0.6, 0.3, 0.3, 0.1, 0.5]])
     point = torch.tensor([[1.0, 2.0, 3.0]])
     box = decode_faces(point, torch.cat([faces.log(), rotation], dim=1))
@@ -233,7 +232,7 @@ def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
     torch.testing.assert_close(level.anchors_m, level.points_m + 0.08 * raw[:, 12:])
 
     picture = torch.tensor([[0.12 + 0.03, 0.2, 0.28, 0.02, 0.5, 0.6, 0.0, 0.0, 0.0]])
-    upright = matrix_to_sixd(rotations(picture))
+    upright = first_columns(rotations(picture))
     half = (0.5 * picture[:, 3:6]).repeat_interleave(2, dim=1)
     moved = dataclasses.replace(level, anchors_m=picture[:, :3], distances_m=half, rotation=upright)
     torch.testing.assert_close(moved.boxes(), picture)
@@ -257,7 +256,7 @@ def level_of(
         anchors_m=boxes[:, :3],
         center_logits=torch.full((n, 1), 20.0) if center is None else center,
         distances_m=half.repeat_interleave(2, dim=1),
-        rotation=matrix_to_sixd(rotations(boxes)),
+        rotation=first_columns(rotations(boxes)),
         class_logits=classes,
     )
 

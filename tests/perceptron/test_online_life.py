@@ -211,19 +211,19 @@ def test_fusing_goes_on_while_the_network_looks(monkeypatch):
 
     def slow(self, *args):
         looking.set()
-        assert go_on.wait(20)
+        assert go_on.wait(100)
         return real(self, *args)
 
     monkeypatch.setattr(Predictor, "_predict", slow)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(it.perceive()))
     thread.start()
-    assert looking.wait(20)
+    assert looking.wait(100)
     for frame in frames[1:]:  # would wait for ever if looking held the volume, or the encoder
         assert it.integrate(frame).fused
     assert it.ground("the chair").text == "the chair"
     go_on.set()
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
     assert seen[0].stamp_ns == frames[0].frame.stamp_ns
 

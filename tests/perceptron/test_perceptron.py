@@ -170,20 +170,20 @@ def test_perceiving_does_not_block_fusing():
 
     def held(*args):
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(100)
         return update(*args)
 
     perceptron.map._objects.update = held
     thread = threading.Thread(target=perceptron.perceive)
     thread.start()
     try:
-        assert inside.wait(20)
+        assert inside.wait(100)
         for i in range(50, 53):  # would never return if perceive held the volume
             assert perceptron.integrate(frame(i)).fused
         assert perceptron.ground("chair").status == GroundingStatus.INVALID
     finally:
         go_on.set()
-        thread.join(20)
+        thread.join(100)
     assert not thread.is_alive()
 
 
@@ -194,7 +194,7 @@ def test_saving_does_not_block_fusing(tmp_path, monkeypatch):
 
     def slow_disk(*args):
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(100)
         write_map(*args)
 
     monkeypatch.setattr("embodied_perceptron.scene.live_map.write_map", slow_disk)
@@ -202,13 +202,13 @@ def test_saving_does_not_block_fusing(tmp_path, monkeypatch):
     thread = threading.Thread(target=perceptron.save, args=(tmp_path / "map.safetensors",))
     thread.start()
     try:
-        assert inside.wait(20)
+        assert inside.wait(100)
         for i in range(50, 53):
             assert perceptron.integrate(frame(i)).fused
         perceptron.perceive()
     finally:
         go_on.set()
-        thread.join(20)
+        thread.join(100)
     loaded = Perceptron(CONFIG)
     loaded.load(tmp_path / "map.safetensors")  # the map as it was when saving began
     after = loaded.perceive().voxels

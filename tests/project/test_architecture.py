@@ -95,9 +95,14 @@ def imports(tree: ast.Module, name: str, is_package: bool, top_level_only: bool 
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def imports_of(path: Path, package: str, top_level_only: bool = False) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return set(imports(tree, module_name(path, package), path.name == "__init__.py", top_level_only))
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(path: Path, package: str, top_level_only: bool = False) -> frozenset[str]:
+    tree = tree_of(path)
+    return frozenset(imports(tree, module_name(path, package), path.name == "__init__.py", top_level_only))
 
 
 def unit_of(module: str) -> str:
@@ -297,7 +302,7 @@ def test_what_is_imported_of_our_own_is_there() -> None:
     folders = [*(path.parent for path in SOURCES.values()), *(ROOT / f for f in ("benchmarks", "tests", "examples"))]
     absent = []
     for path in sorted(p for folder in folders for p in folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in SOURCES:
                 there = _names_in(node.module or "")
                 absent += [f"{path.relative_to(ROOT)}: {node.module}.{a.name}" for a in node.names
@@ -319,7 +324,7 @@ def _names_in(module: str) -> set[str]:
     if path is None or path.is_dir():
         return set()
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name):

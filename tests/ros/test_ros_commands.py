@@ -19,8 +19,10 @@ pytest.importorskip("embodied_perceptron_msgs.msg")
 from support.ros_live import own_domain
 
 from embodied_perceptron_ros import ros_commands
+from embodied_perceptron_ros.node.guest import NoAnswerError
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+from embodied_perceptron_ros.players import asking
 
 
 @pytest.fixture
@@ -79,6 +81,16 @@ def test_perceive_takes_what_the_launch_file_takes(
         assert words in result.output
 
 
+def test_no_node_is_an_exit_code_of_its_own(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_node(*_: object) -> None:
+        raise NoAnswerError("nobody offers /perception/ask")
+
+    monkeypatch.setattr(asking, "ask_node", ask_node)
+    result = CliRunner().invoke(app, ["ask", "the chair"])
+    assert result.exit_code == 3
+    assert "nobody offers /perception/ask" in result.output
+
+
 def test_typos_in_a_parameter_file_are_named(app: typer.Typer, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     for text, words in (
@@ -114,7 +126,7 @@ def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ros
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
     code = (
         "import typer; from embodied_perceptron_ros.ros_commands import register; a = typer.Typer(); register(a); a()"
@@ -133,7 +145,7 @@ def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             assert len(children) == 1
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=40) == 0, (tmp_path / "log").read_text()
+            assert process.wait(timeout=60) == 0, (tmp_path / "log").read_text()
             assert not Path(f"/proc/{children[0]}").exists()
         finally:
             process.kill()

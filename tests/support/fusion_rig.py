@@ -140,7 +140,7 @@ class Rig:
             counts = self.inbox.counts
             return (fused is None or counts.fused == fused) and counts.dropped == dropped and counts.pending == 0
 
-        wait_until(settled, 20, f"fused={fused} dropped={dropped}, got {self.inbox.counts}")
+        wait_until(settled, 60, f"fused={fused} dropped={dropped}, got {self.inbox.counts}")
 
     def why(self, reason: str) -> str:
         return self.health._last_drop[reason]

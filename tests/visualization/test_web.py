@@ -77,7 +77,7 @@ def found(text, *objects, reason="because"):
     return Grounding(text, GroundingStatus.FOUND, objects, reason)
 
 
-def wait_until(condition, what, timeout_s=30.0):
+def wait_until(condition, what, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if condition():
@@ -312,7 +312,7 @@ def get(url, headers=None):
 
     opener = urllib.request.build_opener(Stay)
     try:
-        with opener.open(urllib.request.Request(url, headers=headers or {}), timeout=20) as answer:
+        with opener.open(urllib.request.Request(url, headers=headers or {}), timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -560,14 +560,14 @@ def test_a_browser_that_went_in_the_middle_of_an_answer_harms_nobody(viewer, bro
 
     def ask(text):
         asked.set()
-        go_on.wait(30)
+        go_on.wait(60)
         return found(text, CRATE, reason="after all")
 
     one = viewer(Controls(ask), on_error=problems.append)
     one.show(a_perception((CRATE,)))
     browser.switch_to.new_window("tab")
     Page(browser, one.url).ask("the crate")
-    assert asked.wait(30)
+    assert asked.wait(60)
     browser.close()
     browser.switch_to.window(browser.window_handles[0])
     wait_until(lambda: one.clients == 0, "the browser to go")

@@ -92,11 +92,6 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     )
 
 
-def matrix_to_sixd(R: Tensor) -> Tensor:
-    """(..., 3, 3) rotations -> (..., 6) first and second column."""
-    return torch.cat([R[..., :, 0], R[..., :, 1]], dim=-1)
-
-
 def sixd_to_matrix(sixd: Tensor) -> Tensor:
     """(..., 6) any numbers -> (..., 3, 3) rotations (Zhou et al., "On the Continuity of Rotation Representations").
 
@@ -147,13 +142,6 @@ def volumes(boxes: Tensor) -> Tensor:
 def to_box_frames(points: Tensor, boxes: Tensor) -> Tensor:
     """(P, 3) points, (N, 9) boxes -> (P, N, 3) points in each box's frame."""
     return torch.einsum("nij,pni->pnj", rotations(boxes), points[:, None] - boxes[None, :, :3])
-
-
-def face_distances(points: Tensor, boxes: Tensor) -> Tensor:
-    """(P, 3), (N, 9) -> (P, N, 6) signed distances to the faces -x +x -y +y -z +z; all >= 0 inside."""
-    local = to_box_frames(points, boxes)
-    half = 0.5 * boxes[None, :, 3:6]
-    return torch.stack([half + local, half - local], dim=-1).flatten(-2)
 
 
 def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tensor:

@@ -190,11 +190,15 @@ _QUALITIES = word_set("adjectives") | frozenset(relation_words().colours)
 
 
 def check_label(label: str) -> str:
-    """Return a user's class label unchanged. Raises ``ValueError`` for words that never name an object ("on")."""
+    """Return a user's class label; a plural noun in singular ("sofas": "sofa"), since the label is of one object.
+
+    Raises ``ValueError`` for words that never name an object ("on").
+    """
     words = tuple(word.text for word in split_words(label))
-    if words not in lexicon().surfaces and all(word in _GRAMMAR | _ARTICLES for word in words):
+    noun, is_plural = lexicon().surfaces.get(words, ("", False))
+    if not noun and all(word in _GRAMMAR | _ARTICLES for word in words):
         raise ValueError(f"{label!r} cannot name an object: it has another meaning in every sentence")
-    return label
+    return noun if is_plural and " ".join(words) not in lexicon().labels else label
 
 
 def check_no_kind(name: str) -> str:

@@ -29,7 +29,6 @@ from embodied_perceptron.mapping.storage import (
     SavedVolume,
     pack_keyframes,
     read_map,
-    saved_configs,
     unpack_volume,
     write_map,
 )
@@ -469,15 +468,6 @@ class FeatureVolume:
         self.reset()
         self._map.put(saved.rows)
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
-
-    @classmethod
-    def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "warp"] = "auto") -> FeatureVolume:
-        """Volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
-        saved = read_map(path)
-        config, keyframes = saved_configs(saved)
-        volume = cls(config, keyframes, kernels=kernels)
-        volume.restore(unpack_volume(saved, config))
-        return volume
 
 
 def device_map(config: VolumeConfig, device: torch.device, spill: BlockSpill | None) -> VoxelMap:

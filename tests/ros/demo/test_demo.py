@@ -313,7 +313,7 @@ def test_map_error_measures_distance_to_the_walls(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ros
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_demo_on_real_data(kitchen_dir: Path, tmp_path: Path) -> None:
     from embodied_perceptron_ros.demo.demo import run_demo
 
@@ -330,7 +330,7 @@ def test_demo_on_real_data(kitchen_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ros
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_demo_on_the_simulated_drive(tmp_path: Path) -> None:
     from embodied_perceptron_ros.demo.demo import run_demo
 
@@ -341,7 +341,7 @@ def test_demo_on_the_simulated_drive(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ros
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_replay_of_a_small_folder_over_topics(tmp_path: Path) -> None:
     """Player, node, monitor, map service: the whole machinery on three frames."""
     from embodied_perceptron_ros.ros_commands import replay_over_topics
@@ -356,7 +356,7 @@ def test_replay_of_a_small_folder_over_topics(tmp_path: Path) -> None:
 
 
 @pytest.mark.ros
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_failing_node_is_reported_with_its_log(tmp_path: Path) -> None:
     from embodied_perceptron_ros.players.replaying import ReplayFailedError, ReplayPlan, replay_over_ros
 

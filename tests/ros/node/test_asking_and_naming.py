@@ -1,4 +1,4 @@
-"""Over real topics: ask on the command line, names and corrections by services, the viewer in the browser."""
+"""Over real topics: an agent's tools, ask on the command line, names and corrections, the viewer in the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from support.browser import Page, open_browser
 from support.ros_live import running_node, scene_depth, turned, wait_until
 from vision_msgs.msg import Detection3DArray
 
+from embodied_perceptron.agents.tools import ToolInputError, call_tool
 from embodied_perceptron.scene.live_map import labels_path
+from embodied_perceptron_ros.node.guest import Guest, NoAnswerError
+from embodied_perceptron_ros.players.asking import answer_as_dict, answer_lines
+from embodied_perceptron_ros.players.live_scene import live_scene
 
 pytestmark = pytest.mark.ros
 MS = 1_000_000
@@ -53,13 +57,40 @@ def look_around(peer, boxes):
     return boxes[-1].detections
 
 
-def test_names_corrections_and_questions(tmp_path):
+def check_tools(source, boxes):
+    """What an agent's tools say is what the node publishes."""
+    answer = wait_until(lambda: call_tool(source, "list_objects", {}).values["objects"], 60, "its box")
+    shown = {d.id: d.bbox.center.position for d in boxes[-1].detections}
+    assert {str(o["id"]) for o in answer} == set(shown)
+    for o in answer:
+        at = shown[str(o["id"])]
+        assert np.allclose(o["position_m"], [at.x, at.y, at.z], atol=0.05)
+    assert source.frame() == boxes[-1].header.frame_id
+    found_by = call_tool(source, "find", {"sentence": "the object"}).values
+    assert found_by["status"] in ("FOUND", "AMBIGUOUS", "INVALID")
+    if found_by["status"] == "INVALID":
+        assert "no language model" in found_by["reason"]
+    with pytest.raises(ToolInputError, match="answers from the robot's viewpoint"):
+        call_tool(source, "find", {"sentence": "the chair", "standing_at": [0, 0, 0]})
+    wait_until(lambda: len(source.perception().voxels), 60, "voxels")
+    wait_until(lambda: source.perception().grid.cells.size, 60, "the grid")
+    assert call_tool(source, "snapshot", {}).pictures[0].std() > 5
+    goal = call_tool(source, "goal_near", {"id": answer[0]["id"], "robot_radius_m": 0.1}).values
+    assert goal["reachable"] or "no free floor" in goal["reason"]
+
+
+def test_names_corrections_and_questions(tmp_path, monkeypatch):
     with running_node(tmp_path, map_folder=str(tmp_path)) as (_, peer):
         domain = peer.context.get_domain_id()
-        code, _, said = ask(domain, "the chair", "--namespace", "nowhere", "--timeout", "3")
-        assert (code, "nobody offers /nowhere/perception/ask: there is /perception/ask\n" in said) == (3, True), said
+        with Guest("ask", domain) as guest:
+            wait_until(lambda: "/perception/ask" in dict(guest.node.get_service_names_and_types()))
+            with pytest.raises(NoAnswerError, match="nobody offers /nowhere/perception/ask: there is /perception"):
+                guest.call(Ask, "/nowhere/perception/ask", Ask.Request(), 0.1)
         boxes = peer.listen("/perception/boxes", Detection3DArray)
         number = look_around(peer, boxes)[0].id
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        with live_scene(namespace="", timeout_s=60.0) as source:
+            check_tools(source, boxes)
 
         def name(what, words):
             return peer.call("/perception/name_object", NameObject, NameObject.Request(id=what, name=words))
@@ -70,29 +101,24 @@ def test_names_corrections_and_questions(tmp_path):
         assert "no object 99" in name("99", "Anna's crate").message
         named = name(number, "Anna's <b>crate</b>")
         assert (named.success, named.id) == (True, number), named
-        code, said, problem = ask(domain, "where is anna's <b>crate</b>?")
-        assert code == 0, problem
+        answer = peer.call("/perception/ask", Ask, Ask.Request(text="where is anna's <b>crate</b>?")).result
+        said = "\n".join(answer_lines(answer))
         assert said.startswith("FOUND")
         assert "'Anna's <b>crate</b>'" in said.replace('"', "'")
-        code, said, _ = ask(domain, "Anna's <b>crate</b>", "--json")
-        told = json.loads(said)
-        assert (code, told["status"], told["candidates"][0]["id"]) == (0, "FOUND", number)
+        told = answer_as_dict(answer)
+        assert (told["status"], told["candidates"][0]["id"]) == ("FOUND", number)
         assert told["user_name"] == "Anna's <b>crate</b>"
         assert 0.3 < told["distance"] < 3.0
         code, said, _ = ask(domain, "the elephant", "--json")
         told = json.loads(said)
-        assert (code, told["status"], told["approach"], told["candidates"]) == (
-            1,
-            "INVALID",
-            None,
-            [],
-        )  # nothing has names here
+        assert (code, told["status"], told["approach"]) == (1, "INVALID", None)  # nothing has names here
+        assert told["candidates"] == []
 
         path = tmp_path / "home.safetensors"
         wrong = CorrectObject.Request(id="Anna's <b>crate</b>", label="crate")
         corrected = peer.call("/perception/correct_object", CorrectObject, wrong)
         assert (corrected.success, corrected.id) == (True, number), corrected
-        wait_until(lambda: boxes[-1].detections[0].results[0].hypothesis.class_id == "crate", 20, "the label")
+        wait_until(lambda: boxes[-1].detections[0].results[0].hypothesis.class_id == "crate", 60, "the label")
         assert peer.call("/perception/save_map", SaveMap, SaveMap.Request(path=str(path))).success
         labels = json.loads(labels_path(path).read_text())
         assert [(c["id"], c["was"], c["label"]) for c in labels["corrections"]] == [(int(number), "object", "crate")]
@@ -143,5 +169,5 @@ def test_a_taken_port_is_said_by_name_and_the_next_one_serves(tmp_path):
             line = next(part for part in process.output.splitlines() if "the map is shown at" in part)
             url = line.rsplit(" ", 1)[1]
             assert f":{port}/" not in url
-            with urllib.request.urlopen(url, timeout=20) as page:
+            with urllib.request.urlopen(url, timeout=60) as page:
                 assert page.status == 200

@@ -22,7 +22,7 @@ def context():
         rclpy.try_shutdown(context=context)
 
 
-def spin_until(executor, condition, timeout_s=10.0):
+def spin_until(executor, condition, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < end:
         executor.spin_once(timeout_sec=0.05)

@@ -414,7 +414,7 @@ class StandIn:
 
     def close(self) -> None:
         self.executor.shutdown()
-        self.thread.join(5)
+        self.thread.join(60)
         self.node.destroy_node()
 
 

@@ -290,7 +290,7 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
         whole, fused, permits = rig.perceptron.integrate, [], threading.Semaphore(0)
 
         def slow(posed, **options):
-            assert permits.acquire(timeout=10)
+            assert permits.acquire(timeout=60)
             report = whole(posed, **options)
             fused.append((posed.frame.camera, posed.frame.stamp_ns))
             return report
@@ -306,7 +306,7 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
         for _ in range(20):
             rig.frame()
         permits.release(1000)
-        wait_until(lambda: rig.inbox.counts.pending == 0 and len(fused) >= 20 * len(cameras), 20, str(rig.inbox.counts))
+        wait_until(lambda: rig.inbox.counts.pending == 0 and len(fused) >= 20 * len(cameras), 60, str(rig.inbox.counts))
         for camera in cameras:
             mine = [stamp for name, stamp in fused if name == camera]
             assert mine[-20:] == [1_000 * MS + (i + 1) * 33 * MS for i in range(20)]
@@ -333,7 +333,7 @@ def test_no_message_loses_the_map(rig, reset, what):
         rig.frame(stamp_ns=rig.stamp_ns, color={"header": ahead})
     for _ in range(5):
         rig.frame()
-    wait_until(lambda: rig.inbox.counts.fused == 17, 20, str(rig.inbox.counts))
+    wait_until(lambda: rig.inbox.counts.fused == 17, 60, str(rig.inbox.counts))
     assert rig.perceptron.statistics().frames_fused == 17, "nothing was reset"
     lost = {"both": {"odd_stamp": 1}, "color": {"odd_stamp": 1, "no_pair": 1}, "clock set back": {}}[what]
     assert rig.inbox.counts.dropped == lost
@@ -419,7 +419,7 @@ def test_frames_do_not_wait_for_an_image_that_is_encoded(rig, monkeypatch):
 
     def encode_keyframes():
         encoding.set()
-        assert go_on.wait(30.0)
+        assert go_on.wait(60)
         return {"encode": 1.0}
 
     booked: dict[str, float] = {}
@@ -427,14 +427,14 @@ def test_frames_do_not_wait_for_an_image_that_is_encoded(rig, monkeypatch):
     monkeypatch.setattr(rig.health, "stages", lambda prefix, stage_ms: booked.update(stage_ms))
     rig.frame()  # the first is a keyframe
     rig.wait(fused=1)
-    assert encoding.wait(20.0)
+    assert encoding.wait(60)
     for n in range(2, 6):
         rig.frame()
         rig.wait(fused=n)
     assert "points" in booked
     assert "encode" not in booked
     go_on.set()
-    wait_until(lambda: "encode" in booked, 20, "the time of encoding")
+    wait_until(lambda: "encode" in booked, 60, "the time of encoding")
 
 
 def test_an_exception_while_encoding_is_reported_and_survived(rig, monkeypatch):
@@ -447,7 +447,7 @@ def test_an_exception_while_encoding_is_reported_and_survived(rig, monkeypatch):
     monkeypatch.setattr(rig.perceptron, "encode_keyframes", broken)
     rig.frame()
     rig.wait(fused=1)
-    wait_until(lambda: rig.health.counted("internal_errors") == 1, 20, "the error")
+    wait_until(lambda: rig.health.counted("internal_errors") == 1, 60, "the error")
     monkeypatch.setattr(rig.perceptron, "encode_keyframes", whole)
     rig.frame()
     rig.wait(fused=2)
@@ -475,12 +475,12 @@ def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
 
     def slow(posed, **options):
         entered.set()
-        assert release.wait(10)
+        assert release.wait(60)
         return whole(posed, **options)
 
     monkeypatch.setattr(rig.perceptron, "integrate", slow)
     rig.frame()
-    assert entered.wait(10)
+    assert entered.wait(60)
     for _ in range(8):
         rig.frame()
     release.set()
@@ -508,7 +508,7 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
         rig.frame()
         sent = len(cameras) * (rounds + 1)
         # The worker tells what it counted once per turn: it may be in the last one while it tells of the one before.
-        wait_until(lambda: rig.inbox.counts.received == sent and rig.inbox.counts.pending == 0, 20, f"{fused}")
+        wait_until(lambda: rig.inbox.counts.received == sent and rig.inbox.counts.pending == 0, 60, f"{fused}")
         counts = rig.inbox.counts
     finally:
         rig.close()
@@ -548,10 +548,10 @@ def test_late_transforms_lose_nothing_at_any_rate(hz, late_s, least):
                 sent.append(rig.frame(stamp_ns=clock[0]))
             rig.inbox.transforms_changed()
             # the clock stands until the worker has done what there is to do
-            wait_until(lambda: rig.inbox.counts.received == len(sent), 20, "taken from the inbox")
+            wait_until(lambda: rig.inbox.counts.received == len(sent), 60, "taken from the inbox")
             due = sum(stamp <= clock[0] - int(min(late_s, 0.51) * 1e9) for stamp in sent)
-            wait_until(lambda due=due: settled(rig) >= due, 20, "fused or dropped")
-        wait_until(lambda: rig.inbox.counts.pending == 0, 20, "settled")
+            wait_until(lambda due=due: settled(rig) >= due, 60, "fused or dropped")
+        wait_until(lambda: rig.inbox.counts.pending == 0, 60, "settled")
         counts = rig.inbox.counts
         assert counts.fused >= least * len(sent)
         assert counts.dropped == ({} if least else {"pose_timeout": len(sent)})
@@ -600,7 +600,7 @@ def test_frames_are_counted_while_the_robots_place_is_looked_for_and_diagnostics
     rig.wait(fused=0, looking_for_place=2)
     rig.frame()
     rig.wait(fused=1, looking_for_place=2)
-    wait_until(lambda: not rig.health.problems(), 5, "the problem is over")
+    wait_until(lambda: not rig.health.problems(), 60, "the problem is over")
 
 
 class SearchStandIn:

@@ -56,7 +56,7 @@ from embodied_perceptron_ros.conversion.objects import box_to_message, message_t
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, stamp_to_ns
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 MS = 1_000_000
 S = 1_000_000_000
 
@@ -85,7 +85,7 @@ class Stream:
         while (left := target - before) > 0:
             self.send(min(left, 5), **options)
             before += min(left, 5)
-            wait_until(lambda before=before: self.fused() >= before, 20, f"{before} fused: {self.peer.areas()}")
+            wait_until(lambda before=before: self.fused() >= before, 60, f"{before} fused: {self.peer.areas()}")
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,9 @@ def test_frames_become_every_map_message(live):
         time.sleep(0.15)
     newest = stream.stamp_ns
     for topic in (clouds, boxes, semantic, grids):
-        wait_until(lambda topic=topic: topic and stamp_to_ns(topic[-1].header.stamp) == newest, 20)
+        wait_until(lambda topic=topic: topic and stamp_to_ns(topic[-1].header.stamp) == newest, 60)
     for topic in (markers, overlays, labels, states):
-        wait_until(lambda topic=topic: topic, 20)
+        wait_until(lambda topic=topic: topic, 60)
 
     rows = cloud_to_rows(clouds[-1])
     assert clouds[-1].header.frame_id == "odom"
@@ -168,7 +168,7 @@ def test_a_box_that_is_taken_away_leaves_the_map(live):
     stream.send_and_wait(5)
     wait_until(lambda: clouds and face() > 40)
     stream.send_and_wait(25, depth_m=scene_depth(None))
-    wait_until(lambda: face() == 0, 20, "voxels stayed")
+    wait_until(lambda: face() == 0, 60, "voxels stayed")
 
 
 def test_a_late_listener_sees_a_map_that_does_not_change(live):
@@ -205,7 +205,7 @@ def test_bad_input_is_a_drop_that_diagnostics_explain(live, spoil, reason, words
     peer.fresh()
     before = dropped(peer, reason)
     stream.send(1, **spoil)
-    wait_until(lambda: dropped(peer, reason) == before + 1, 20, f"{reason}: {peer.areas()}")
+    wait_until(lambda: dropped(peer, reason) == before + 1, 60, f"{reason}: {peer.areas()}")
     assert words in peer.value("frames", f"last_drop.{reason}")
     stream.send_and_wait(1)
 
@@ -341,7 +341,7 @@ def test_services_fail_in_words(live, tmp_path):
         assert "Error: " not in response.message  # the name of an exception
         assert response.message.isprintable()
         assert len(response.message) <= 500
-        wait_until(lambda said=f"{name} refused: {response.message}": said in process.output, 10, process.output)
+        wait_until(lambda said=f"{name} refused: {response.message}": said in process.output, 60, process.output)
     asked = peer.call("/perception/ask", Ask, Ask.Request(text="")).result
     assert (asked.status, asked.reason) == (GroundingResult.INVALID, "the query is empty")
     wait_until(lambda: "ask refused: the query is empty" in process.output)
@@ -384,7 +384,7 @@ def test_a_burst_of_queries_is_answered_one_by_one(live):
     answers.clear()
     for i in range(1000):
         peer.publish("/grounding_query", String(data=json.dumps({"id": f"burst-{i}", "text": "chair"})))
-    wait_until(lambda: len([a for a in answers if a.id.startswith("burst-")]) >= 1000, 40, "1000 answers")
+    wait_until(lambda: len([a for a in answers if a.id.startswith("burst-")]) >= 1000, 60, "1000 answers")
     time.sleep(0.3)
     ids = [a.id for a in answers if a.id.startswith("burst-")]
     assert len(ids) == len(set(ids)) == 1000
@@ -393,7 +393,7 @@ def test_a_burst_of_queries_is_answered_one_by_one(live):
 def test_the_action_answers_too(live):
     _, peer, _ = live
     client = ActionClient(peer.node, Ground, "/perception/ground")
-    assert client.wait_for_server(timeout_sec=20)
+    assert client.wait_for_server(timeout_sec=60)
     stages: list[str] = []
     goal = client.send_goal_async(Ground.Goal(text="the chair"), lambda f: stages.append(f.feedback.stage))
     wait_until(goal.done)
@@ -504,7 +504,7 @@ def test_lifecycle(tmp_path):
         assert peer.change_state(Transition.TRANSITION_DEACTIVATE)
         peer.wait_value("node", "state", lambda s: s == "inactive")
         client = ActionClient(peer.node, Ground, "/perception/ground")
-        assert client.wait_for_server(timeout_sec=20)
+        assert client.wait_for_server(timeout_sec=60)
         goal = client.send_goal_async(Ground.Goal(text="the chair"))
         wait_until(goal.done)
         assert not goal.result().accepted  # an inactive node takes no queries
@@ -546,7 +546,7 @@ def test_simulation_time_that_jumps_back(tmp_path):
             for _ in range(5):
                 peer.send_frame(tick())
                 time.sleep(0.03)
-            wait_until(lambda: int(peer.value("frames", "frames_fused")) >= before + 4, 20, str(peer.areas()))
+            wait_until(lambda: int(peer.value("frames", "frames_fused")) >= before + 4, 60, str(peer.areas()))
 
         lap()
         frames = peer.areas()["frames"]
@@ -589,7 +589,7 @@ def test_output_frame_follows_its_transform_and_two_cameras(tmp_path):
                 peer.send_frame(stream.stamp_ns, prefix="front/", frame_id="front_optical")
                 peer.send_frame(stream.stamp_ns, prefix="rear/", frame_id="rear_optical", T=turned(np.pi))
                 time.sleep(0.05)
-            wait_until(lambda: stream.fused() == before + 6, 20, str(peer.areas()))
+            wait_until(lambda: stream.fused() == before + 6, 60, str(peer.areas()))
 
         both(None)
         peer.wait_value("transforms", "message", lambda m: "map" in m)
@@ -618,11 +618,11 @@ def test_corrected_keyframes_move_the_map(tmp_path):
         stream = Stream(peer)
         stream.send_and_wait(4)
         first_ns = stream.stamp_ns - 3 * 33 * MS  # the first frame is a keyframe, and the robot stood still
-        wait_until(lambda: clouds and cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(3.0, abs=0.06), 30, "wall")
+        wait_until(lambda: clouds and cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(3.0, abs=0.06), 60, "wall")
         moved = turned(0.0, 2.0)
         corrected = path_of({first_ns: moved, first_ns + 1: moved})
         peer.publish("/slam/path", corrected)
-        wait_until(lambda: cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(5.0, abs=0.06), 30, "moved wall")
+        wait_until(lambda: cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(5.0, abs=0.06), 60, "moved wall")
         peer.wait_value("node", "keyframes_corrected", lambda n: n == "1")
         peer.wait_value("node", "corrections_of_unknown_keyframes", lambda n: n == "1")
         corrected.header.frame_id = "map"
@@ -747,4 +747,4 @@ def test_transforms_that_come_late_lose_nothing_over_topics(tmp_path):
         for due_s, stamp_ns in waiting:
             time.sleep(max(0.0, due_s - time.monotonic()))
             peer.send_transform(T_ODOM_CAMERA, stamp_ns)
-        wait_until(lambda: stream.fused() >= before + 0.95 * sent, 20, f"{peer.areas()}")
+        wait_until(lambda: stream.fused() >= before + 0.95 * sent, 60, f"{peer.areas()}")

@@ -30,7 +30,7 @@ from embodied_perceptron_ros.conversion.maps import cloud_to_rows
 from embodied_perceptron_ros.conversion.objects import ObjectEventMessage
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import FrameCounts, Health
-from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, Outputs, find_output_pose
+from embodied_perceptron_ros.node.outputs import OutputPose, Outputs, find_output_pose
 from embodied_perceptron_ros.node.queries import ViewpointError, find_viewpoint
 
 pytestmark = pytest.mark.ros
@@ -90,18 +90,6 @@ def test_the_viewpoint_is_that_of_the_query(tree, stamp_ns, now_ns, forward_m):
 def test_a_viewpoint_that_nobody_knows_is_refused_by_name(tree, frame, stamp_ns):
     with pytest.raises(ViewpointError, match=f"the viewpoint '{frame}' is not known"):
         find_viewpoint(tree, "map", frame, stamp_ns, 11 * S)
-
-
-def test_limiter():
-    now = [100.0]
-    limiter = Limiter(lambda: now[0])
-    assert limiter.due(10.0)
-    assert not limiter.due(10.0)
-    assert limiter.due(10.0, always=True)
-    now[0] += 0.05
-    assert not limiter.due(10.0)
-    now[0] += 0.05
-    assert limiter.due(10.0)
 
 
 class Publisher:

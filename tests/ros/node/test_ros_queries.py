@@ -29,7 +29,6 @@ from embodied_perceptron_ros.node.queries import (
     GroundingInterface,
     QueryError,
     QueryWorker,
-    RateLimit,
     answer_key,
     invalid,
     parse_query,
@@ -188,7 +187,7 @@ class Harness:
 
     def ask(self, query: Query) -> Answer:
         self.asked(query)
-        self.gate.wait(10)
+        self.gate.wait(60)
         if self.error:
             raise self.error
         return Answer(query, query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason))
@@ -200,7 +199,7 @@ class Harness:
 
     def wait_for(self, n: int) -> list[Answer]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.answers) >= n, timeout=10), self.answers
+            assert self.changed.wait_for(lambda: len(self.answers) >= n, timeout=60), self.answers
             return list(self.answers)
 
 
@@ -314,7 +313,7 @@ def test_begin_is_told_when_the_turn_has_come(harness):
     harness.worker.submit(Query("chair", id="b"), harness.deliver, began.set)
     assert not began.wait(0.1)
     harness.gate.set()
-    assert began.wait(10)
+    assert began.wait(60)
     harness.wait_for(2)
 
 
@@ -353,16 +352,6 @@ def test_what_waits_is_answered_at_the_end():
     assert sorted(a.query.id for a in h.answers) == ["0", "1", "2", "3"]
     h.worker.submit(Query("chair", id="late"), h.deliver)
     assert h.answers[-1].grounding.status == GroundingStatus.INVALID
-
-
-def test_a_rate_limit_allows_a_burst_and_then_its_rate() -> None:
-    now = [0.0]
-    limit = RateLimit(10, clock=lambda: now[0])
-    assert sum(limit.allows(2.0) for _ in range(100)) == 10
-    now[0] += 3.0
-    assert sum(limit.allows(2.0) for _ in range(100)) == 6
-    now[0] += 1000.0  # rest does not make the burst larger
-    assert sum(limit.allows(2.0) for _ in range(100)) == 10
 
 
 def test_a_jump_of_the_localisation_is_told_to_whoever_asked_for_standing_answers(harness):

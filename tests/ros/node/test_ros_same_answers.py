@@ -105,7 +105,7 @@ class Asker:
     def close(self) -> None:
         self.peer.close()
         self.executor.shutdown()
-        self.thread.join(5)
+        self.thread.join(60)
         self.interface.destroy()
         self.watchdog.stop()
         self.node.destroy_node()
@@ -135,7 +135,7 @@ def over_service(peer: Peer) -> list[tuple]:
 
 def over_action(peer: Peer) -> list[tuple]:
     client = ActionClient(peer.node, Ground, "/perception/ground")
-    assert client.wait_for_server(timeout_sec=20)
+    assert client.wait_for_server(timeout_sec=60)
     found = []
     for text in SENTENCES:
         goal = client.send_goal_async(Ground.Goal(text=text))
@@ -170,9 +170,9 @@ def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:
     """Whatever its answer is still waiting for; the next goal is answered."""
     free = threading.Event()
     whole = asker.interface._worker._ask
-    monkeypatch.setattr(asker.interface._worker, "_ask", lambda query: free.wait(30) and whole(query))
+    monkeypatch.setattr(asker.interface._worker, "_ask", lambda query: free.wait(60) and whole(query))
     client = ActionClient(asker.peer.node, Ground, "/perception/ground")
-    assert client.wait_for_server(timeout_sec=20)
+    assert client.wait_for_server(timeout_sec=60)
     try:
         goals = [client.send_goal_async(Ground.Goal(text="the chair")) for _ in range(3)]
         wait_until(lambda: all(goal.done() for goal in goals))
@@ -181,7 +181,7 @@ def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:
             cancel = goal.result().cancel_goal_async()
             wait_until(cancel.done)
             assert len(cancel.result().goals_canceling) == 1
-        wait_until(lambda: all(result.done() for result in results[:2]), 10, "ended before they are answered")
+        wait_until(lambda: all(result.done() for result in results[:2]), 60, "ended before they are answered")
         assert [result.result().status for result in results[:2]] == [GoalStatus.STATUS_CANCELED] * 2
         assert not results[2].done()
         free.set()

@@ -29,10 +29,10 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.threads import BackgroundThread
 from embodied_perceptron_ros.node.wiring import prepare_language
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
-# seconds of this process's own CPU time for what takes one on an idle machine: tells a busy machine from a slow node
-PATIENCE = 6.0
+# seconds for what takes one on an idle machine; a configuration that is not given up takes longer
+PATIENCE = 30.0
 
 
 class Starting:
@@ -64,7 +64,7 @@ def starting(tmp_path: Path) -> Iterator[Starting]:
 def test_it_answers_while_it_compiles(starting: Starting) -> None:
     peer = starting.peer
     wait_until(lambda: peer.value("node", "state") == "configuring", PATIENCE, starting.process.output)
-    wait_until(lambda: "compiling 1 of" in peer.value("node", "message"), 30.0, "no progress")
+    wait_until(lambda: "compiling 1 of" in peer.value("node", "message"), 60, "no progress")
     for _ in range(3):
         asked_s = time.monotonic()
         assert peer.state() == "configuring"
@@ -123,7 +123,7 @@ def publish_late(self):
     publish(self)
 
 def stop():
-    entered.wait(30)
+    entered.wait(60)
     os.kill(os.getpid(), signal.SIGINT)
 
 module.PerceptionNode._publish_diagnostics = publish_late
@@ -158,7 +158,7 @@ def activate(self, state):
     return module._SUCCESS
 
 def wait_for(condition):
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline_s:
         time.sleep(0.05)
 
@@ -215,22 +215,22 @@ def test_nothing_heavy_is_imported_before_the_node_is_there() -> None:
 def test_jobs_of_a_background_thread_run_in_order_and_hand_their_errors_over() -> None:
     thread, order = BackgroundThread("test"), []
     release = threading.Event()
-    first = thread.submit(lambda: (release.wait(10), order.append(1), thread.is_current))
+    first = thread.submit(lambda: (release.wait(60), order.append(1), thread.is_current))
     second = thread.submit(lambda: order.append(2) or 1 / 0)
     assert thread.is_busy
     assert not thread.is_current
     release.set()
-    assert first.result(10)[2] is True
+    assert first.result(60)[2] is True
     with pytest.raises(ZeroDivisionError):
-        second.result(10)
+        second.result(60)
     assert order == [1, 2]
     assert not thread.is_busy
 
 
 def test_closing_waits_for_the_job_unless_the_process_ends() -> None:
     begun, may_end, thread = threading.Event(), threading.Event(), BackgroundThread("language")
-    done = thread.submit(lambda: begun.set() or may_end.wait(20.0))
-    assert begun.wait(20.0)
+    done = thread.submit(lambda: begun.set() or may_end.wait(60))
+    assert begun.wait(60)
     thread.close(0.0)  # the process ends
     assert not done.done()
     closing = threading.Thread(target=thread.close, args=(None,))
@@ -238,7 +238,7 @@ def test_closing_waits_for_the_job_unless_the_process_ends() -> None:
     closing.join(0.05)
     assert closing.is_alive()
     may_end.set()
-    closing.join(20.0)
+    closing.join(60)
     assert done.result() is True
     assert "language" not in {thread.name for thread in threading.enumerate()}
 

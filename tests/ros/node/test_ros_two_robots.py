@@ -23,7 +23,7 @@ from vision_msgs.msg import Detection3DArray
 from embodied_perceptron_ros.conversion.values import make_transform_stamped
 from embodied_perceptron_ros.node.health import read_diagnostics
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 ROBOTS = ("robot1", "robot2")
 SHARED = {"/tf", "/tf_static", "/clock", "/diagnostics"}  # by convention of all robots; with frames of their own
 OF_EVERY_NODE = {"/rosout", "/parameter_events"}
@@ -48,7 +48,7 @@ def two_robots(folder: Path) -> Iterator[Peer]:
             stack.callback(node.stop)
         peer = Peer(domain)
         stack.callback(peer.close)
-        wait_until(lambda: all(value(peer, name, "node", "state") == "active" for name in ROBOTS), START_S)
+        wait_until(lambda: all(value(peer, name, "node", "state") == "active" for name in ROBOTS), 4 * START_S)
         yield peer
 
 

@@ -25,7 +25,7 @@ from embodied_perceptron_ros.node.perception_node import PerceptionNode
 
 ROOT = Path(__file__).resolve().parents[3]
 POLICY = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "security" / "perception.policy.xml"
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
 # heard only with other parameters (transports of images), or only where the middleware sees fit
 OPTIONAL = {
@@ -75,7 +75,7 @@ def in_graph(node: PerceptionNode, right: str) -> set[str]:
 
 def settled(read: Callable[[], set[str]], needed: set[str]) -> set[str]:
     """What ``read`` gives once all that is needed is there: the graph learns of the node itself a little later."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while needed - (names := read()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return names

@@ -60,12 +60,12 @@ def test_bad_overrides_are_named(text: str) -> None:
 
 
 def test_only_what_was_given_overrides_the_file() -> None:
-    assert options.node_parameters() == {}
-    assert options.node_parameters({"viewer": "rerun", "device": ""}, weights="tiny") == {
+    assert options.node_parameters({}) == {}
+    assert options.node_parameters({"viewer": "rerun", "device": "", "weights": "tiny"}) == {
         "weights": "tiny",
         "viewer": "rerun",
     }
-    assert options.node_parameters(weights="") == {"weights": ""}, "no network, as in the YAML file"
+    assert options.node_parameters({"weights": "none", "device": "none"}) == {"weights": "none"}, "no network"
     assert options.node_parameters({"classes": "chair, lamp"}) == {"classes": "chair, lamp"}
     frames = {"fusion_frame": "odom2", "output_frame": "map"}
     overrides = {"fusion_frame": "odom3"}
@@ -176,6 +176,7 @@ def test_launch_file_compiles_and_uses_what_it_declares(path: Path) -> None:
     assert {"start", "generate_launch_description"} <= functions
     declared = declared_arguments(tree)
     used = set(re.findall(r'values\["(\w+)"\]', source))
+    used |= options.PARAMETER_ARGUMENTS if "node_parameters(values" in source else set()
     assert used == set(declared)
 
 
@@ -279,7 +280,7 @@ def run_launch(prefix: Path, file: str, arguments: list[str], until: str, tmp_pa
             while until not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         finally:
             process.kill()
     text = log.read_text()

@@ -44,7 +44,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def wait_for_text(path: Path, text: str, timeout_s: float = 10.0) -> str:
+def wait_for_text(path: Path, text: str, timeout_s: float = 60.0) -> str:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         content = path.read_text() if path.exists() else ""
@@ -62,7 +62,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until_gone(pid: int, timeout_s: float = 10.0) -> None:
+def wait_until_gone(pid: int, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} is still alive"
@@ -72,9 +72,9 @@ def wait_until_gone(pid: int, timeout_s: float = 10.0) -> None:
 def test_exit_codes_and_logs(tmp_path: Path) -> None:
     with Supervisor() as group:
         group.start("good", python("print('hello')"), log=tmp_path / "good.log")
-        assert group.wait(until=["good"], timeout_s=20) == {"good": 0}
+        assert group.wait(until=["good"], timeout_s=60) == {"good": 0}
         group.start("bad", python("raise SystemExit(3)"), log=tmp_path / "bad.log")
-        codes = group.wait(until=["good", "bad"], timeout_s=20)
+        codes = group.wait(until=["good", "bad"], timeout_s=60)
     assert codes == {"good": 0, "bad": 3}
     assert (tmp_path / "good.log").read_text() == "hello\n"
 
@@ -83,7 +83,7 @@ def test_wait_ends_when_a_process_that_should_run_ends() -> None:
     with Supervisor() as group:
         group.start("player", python(SLEEPER))
         group.start("node", python("raise SystemExit(0)"))
-        codes = group.wait(until=["player"], timeout_s=20)
+        codes = group.wait(until=["player"], timeout_s=60)
         assert codes == {"player": None, "node": 0}
         stopped = group.stop()
     assert stopped == {"player": -signal.SIGINT, "node": 0}
@@ -102,7 +102,7 @@ def test_interrupt_is_passed_on_once(tmp_path: Path) -> None:
         group.start("node", python(COUNTER), log=tmp_path / "node.log")
         wait_for_text(tmp_path / "node.log", "ready")
         os.kill(os.getpid(), signal.SIGINT)
-        group.wait(timeout_s=20)
+        group.wait(timeout_s=60)
         assert group.interrupted
         assert group.stop() == {"node": 0}
     assert "interrupts 1" in (tmp_path / "node.log").read_text()

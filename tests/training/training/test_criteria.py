@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.golden import GOLDEN, detection_head, level_inputs
-from support.random_boxes import random_boxes
+from support.random_boxes import first_columns, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.nn.detection import Votes
@@ -180,7 +180,7 @@ def test_box_loss_gradients() -> None:
     center, size, sixd = (
         parts(6, 2).center.requires_grad_(),
         parts(6, 2).size.requires_grad_(),
-        bx.matrix_to_sixd(parts(6, 2).rotation).clone().requires_grad_(),
+        first_columns(parts(6, 2).rotation).clone().requires_grad_(),
     )
 
     def build(c: torch.Tensor, s: torch.Tensor, r: torch.Tensor) -> BoxParts:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import GOLDEN
-from support.random_boxes import random_boxes
+from support.random_boxes import face_distances, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
@@ -42,9 +42,9 @@ def released_coarse_labels(
     return torch.from_numpy(coarse)
 
 
-def centerness_of(face_distances: torch.Tensor) -> torch.Tensor:
+def centerness_of(distances: torch.Tensor) -> torch.Tensor:
     """(..., 6) distances to the faces -x +x -y +y -z +z, all positive -> (...) 1 at the centre, 0 on a face."""
-    low, high = face_distances[..., 0::2], face_distances[..., 1::2]
+    low, high = distances[..., 0::2], distances[..., 1::2]
     return torch.sqrt((torch.minimum(low, high) / torch.maximum(low, high)).prod(-1))
 
 
@@ -67,7 +67,7 @@ def plain_assignment(
     for g, box in enumerate(boxes):
         counts, central = [], []
         for level in points:
-            distances = bx.face_distances(level, box[None])[:, 0]
+            distances = face_distances(level, box[None])[:, 0]
             inside = [int(i) for i in (distances > 0).all(1).nonzero()[:, 0]]
             counts.append(len(inside))
             central.append(sorted(((float(centerness_of(distances[i])), i) for i in inside), reverse=True))
@@ -197,15 +197,15 @@ def test_golden_assignment() -> None:
 def test_golden_face_distances_right_where_only_alpha_is_set() -> None:
     z = np.load(GOLDEN / "box_geometry.npz")
     boxes, points = torch.from_numpy(z["boxes"])[:10], torch.from_numpy(z["fd_points"])
-    ours = bx.face_distances(points, boxes)
+    ours = face_distances(points, boxes)
     released_boxes = bx.make_boxes(boxes[:, :3], boxes[:, 3:6], bx.euler_to_matrix(-boxes[:, 6:]).transpose(1, 2))
-    np.testing.assert_allclose(bx.face_distances(points, released_boxes), z["fd"], atol=1e-5)
+    np.testing.assert_allclose(face_distances(points, released_boxes), z["fd"], atol=1e-5)
     yaw_only = (boxes[:, 7:] == 0).all(1)
     np.testing.assert_allclose(ours[:, yaw_only], z["fd"][:, yaw_only], atol=1e-5)
     assert torch.equal((ours >= 0).all(-1), torch.from_numpy(z["fd_inside_true"]))
     with np.errstate(invalid="ignore"):
         inside = z["fd_inside_official"]
-    centerness = centerness_of(bx.face_distances(points, released_boxes)).numpy()
+    centerness = centerness_of(face_distances(points, released_boxes)).numpy()
     np.testing.assert_allclose(centerness[inside], z["fd_centerness"][inside], atol=1e-4)
 
 

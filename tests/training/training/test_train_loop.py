@@ -241,7 +241,7 @@ def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
             trained(tmp_path)
     finally:
         here.send("go")
-        process.join(30)
+        process.join(100)
 
 
 def test_states_of_other_networks_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.golden import GOLDEN
 from support.small_homes import small_homes
 
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
@@ -73,6 +74,19 @@ def test_boxes_move_with_their_corners(motion: Motion) -> None:
         distance = np.linalg.norm(moved[:, None] - b[None], axis=2)
         assert distance.min(axis=1).max() < 1e-9  # the same eight corners, in any order
         assert distance.min(axis=0).max() < 1e-9
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("name", "yaw_rad"), [("flip_horizontal", 0.0), ("flip_vertical", math.pi)])
+def test_golden_mirror_agrees_where_the_release_is_right(name: str, yaw_rad: float) -> None:
+    """The release mirrors yaw-only boxes rightly; tilted ones are right only here."""
+    z = np.load(GOLDEN / "box_geometry.npz")
+    boxes = z["boxes"].astype(np.float64)
+    ours, released = (torch.from_numpy(b).double() for b in (Motion(yaw_rad, mirrored=True).boxes(boxes), z[name]))
+    apart_m = torch.cdist(corners(ours), corners(released)).min(2).values.amax(1)
+    yaw_only = torch.from_numpy((boxes[:, 7:] == 0).all(1))
+    assert (apart_m[yaw_only] < 1e-5).all()
+    assert (apart_m[~yaw_only] > 1e-3).any()
 
 
 @pytest.mark.parametrize("motion", MOTIONS)

@@ -82,14 +82,11 @@ def perceive_command(
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
         LOG_LEVELS,
-        camera_topics,
         check_config,
-        detection_topics,
         node_parameters,
         parse_choice,
         parse_overrides,
         split_pair,
-        without_none,
     )
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
     from embodied_perceptron_ros.players.processes import module_command
@@ -105,19 +102,13 @@ def perceive_command(
             overrides |= parse_overrides(f"{name}: {value}")
         file_values = check_config(config or DEFAULT_CONFIG, namespace)
         log_level = parse_choice(log_level, "log level", LOG_LEVELS)
-        given = without_none({"viewer": viewer, "device": device, "map_file": map_file, "classes": classes})
-        cameras = camera or file_values.get("cameras", ["camera"])
-        values = node_parameters(
-            {"fusion_frame": fusion_frame, "output_frame": output_frame, **given},
-            cameras=camera or [],
-            use_sim_time=sim_time,
-            weights=weights,
-            topics={
-                **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
-                **detection_topics(cameras, detections_topic),
-            },
-            overrides=overrides,
-        )
+        given = {
+            **{"camera": preset, "color_topic": color_topic, "depth_topic": depth_topic},
+            **{"camera_info_topic": camera_info_topic, "detections_topic": detections_topic},
+            **{"fusion_frame": fusion_frame, "output_frame": output_frame, "viewer": viewer, "device": device},
+            **{"map_file": map_file, "classes": classes, "weights": "none" if weights == "" else weights or ""},
+        }
+        values = node_parameters(given, camera or (), file_values, sim_time, overrides)
         in_use = {**file_values, **values}
         _check_names(in_use)
         remappings = [split_pair(text, "--remap") for text in remap or []]
@@ -207,7 +198,8 @@ def ask_command(
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
     require_ros()
-    from embodied_perceptron_ros.players.asking import EXIT_CODES, NoAnswerError, answer_as_dict, answer_lines, ask_node
+    from embodied_perceptron_ros.node.guest import NoAnswerError
+    from embodied_perceptron_ros.players.asking import EXIT_CODES, answer_as_dict, answer_lines, ask_node
 
     try:
         answer = ask_node(sentence, namespace, frame, top_k, timeout)

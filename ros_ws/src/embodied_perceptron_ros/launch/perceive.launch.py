@@ -40,12 +40,10 @@ from launch_ros.actions import Node
 from embodied_perceptron_ros.environment import PROFILE_VARIABLES, ros_environment
 from embodied_perceptron_ros.players.launch_options import (
     LOG_LEVELS,
-    camera_topics,
     check_config,
     check_exit_code,
     check_extras,
     check_typed,
-    detection_topics,
     first_color_topic,
     node_parameters,
     own_foxglove_layout,
@@ -105,24 +103,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         file_values |= check_config(Path(file), namespace)
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
     cameras = parse_names(values["cameras"])
-    in_config = cameras or file_values.get("cameras", ["camera"])
-    parameters = node_parameters(
-        {
-            **{"fusion_frame": values["fusion_frame"], "output_frame": values["output_frame"]},
-            **{"viewer": values["viewer"], "device": values["device"]},
-            **{"map_file": values["map_file"], "classes": values["classes"]},
-        },
-        cameras=cameras,
-        use_sim_time=sim_time,
-        weights=values["weights"] or None,
-        topics={
-            **camera_topics(
-                in_config, values["camera"], values["color_topic"], values["depth_topic"], values["camera_info_topic"]
-            ),
-            **detection_topics(in_config, values["detections_topic"]),
-        },
-        overrides=parse_overrides(values["parameters"]),
-    )
+    parameters = node_parameters(values, cameras, file_values, sim_time, parse_overrides(values["parameters"]))
     environment = ros_environment(context.environment)  # images need more shared memory; a user's profile has priority
     actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(n, environment[n]) for n in PROFILE_VARIABLES]
     respawn = parse_flag(values["respawn"], "respawn")

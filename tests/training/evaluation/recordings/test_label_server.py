@@ -53,7 +53,7 @@ def page(folders, tmp_path):
 
 
 def ask(server, method, path, body=None, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -189,7 +189,7 @@ def opened(page, browser):
     browser.execute_script("stored = JSON.stringify(data)")  # it would ask whether to leave
 
 
-def wait_for(condition, timeout_s=30.0):
+def wait_for(condition, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < end

@@ -8,7 +8,6 @@ keyframe and runs in its own thread; of several waiting paths only the newest is
 from __future__ import annotations
 
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.sensors.poses import Found
 from embodied_perceptron_ros.conversion.values import pose_to_matrix, stamp_to_ns
-from embodied_perceptron_ros.node.health import ERROR, WARN
+from embodied_perceptron_ros.node.health import WARN
 from embodied_perceptron_ros.node.qos import qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.threads import SERVICE_LIMIT_S, STOP_LIMIT_S, TookTooLongError
 
@@ -127,9 +126,7 @@ class KeyframeCorrections:
                 self._health.problem("map", WARN, f"corrected keyframes refused: {error}", "corrections", _HOLD_S)
                 self._configured.optional.refused(self._topic, Counter({"path refused": 1}), str(error))
             except Exception:  # the thread must survive; the map is unchanged
-                self._health.count("internal_errors")
-                self._health.problem("node", ERROR, "internal error while correcting", "corrections", _HOLD_S)
-                self._node.get_logger().error(traceback.format_exc())
+                self._configured.watchdog.report_error("correcting", "corrections")
 
     def _correct(self, path: Any) -> None:
         perceptron, fusion_frame = self._configured.perceptron, self._node.parameters.fusion_frame

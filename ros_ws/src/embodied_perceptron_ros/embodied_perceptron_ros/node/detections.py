@@ -7,7 +7,6 @@ them to the perceptron. Everything else is a counted drop with a reason.
 from __future__ import annotations
 
 import threading
-import traceback
 from collections import Counter, deque
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
 from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message, has_class_numbers
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.health import ERROR, WARN, ThrottledLog
+from embodied_perceptron_ros.node.health import WARN, ThrottledLog
 from embodied_perceptron_ros.node.qos import best_effort_qos, qos_overrides
 
 NUMBERS = "class_numbers_without_names"
@@ -51,6 +50,7 @@ class DetectionInputs:
         self._node = node
         self._perceptron = configured.perceptron
         self._inbox = configured.inbox
+        self._watchdog = configured.watchdog
         self._health = node.health
         self._limits = limits_from_options(options)
         self._class_names = tuple(options.classes or COCO_CLASSES)
@@ -114,10 +114,7 @@ class DetectionInputs:
                 try:
                     self._process(topic, data)
                 except Exception:  # continue with the next message
-                    self._health.count("internal_errors")
-                    trace = traceback.format_exc()
-                    self._health.problem("lift", ERROR, f"internal error: {trace.splitlines()[-1]}", hold_s=30.0)
-                    self._log.error("internal error", trace)
+                    self._watchdog.report_error("reading detections", "detections")
 
     def _process(self, topic: str, data: bytes) -> None:
         count = _count(data)

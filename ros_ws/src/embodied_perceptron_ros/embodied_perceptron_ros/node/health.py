@@ -27,6 +27,7 @@ from std_msgs.msg import Header
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 _WINDOW = 4096  # samples of a percentile: two minutes at 30 Hz
 _MAX_LOG_KEYS = 1000
+_WHOLE = 0.999  # of an event that a rate limit allows: timers are not exact
 BOND_TIMEOUT_S = 4.0  # nav2_lifecycle_manager's default
 
 
@@ -69,6 +70,27 @@ class Rate:
         elapsed, count = now - self._since, self._count
         self._since, self._count = now, 0
         return count / elapsed if elapsed > 0 else 0.0
+
+
+class RateLimit:
+    """Allows a burst of events, and a number a second in the long run. Use from one thread, or where a lost count does
+    not matter."""
+
+    def __init__(self, burst: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
+        self._clock = clock
+        self._left = float(burst)
+        self._since_s = clock()
+
+    def allows(self, per_s: float, always: bool = False) -> bool:
+        """Return True and count the event if it is within the limit; ``always``: count it in any case."""
+        now_s = self._clock()
+        self._left = min(self._left + (now_s - self._since_s) * per_s, float(self._burst))
+        self._since_s = now_s
+        if self._left < _WHOLE and not always:
+            return False
+        self._left = max(self._left - 1.0, 0.0)
+        return True
 
 
 @dataclass

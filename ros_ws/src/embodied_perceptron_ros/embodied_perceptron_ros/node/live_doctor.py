@@ -14,13 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from numpy.typing import NDArray
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from sensor_msgs.msg import CameraInfo
 
@@ -44,8 +41,9 @@ from embodied_perceptron_ros.conversion.values import (
     depth_from_message,
     stamp_to_ns,
 )
-from embodied_perceptron_ros.environment import start_ros, transport_remedy
+from embodied_perceptron_ros.environment import transport_remedy
 from embodied_perceptron_ros.node.delivery import DeliveryCount, with_info
+from embodied_perceptron_ros.node.guest import Guest, NoAnswerError
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.inputs import create_latched_subscription
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
@@ -63,7 +61,7 @@ NODE_NAME = "perception"
 _OPTIONAL_REMEDY = "start its program, or correct the parameter that names the topic"
 # discovery ends without news for a while; it waits longer for the node
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
-_ANSWER_S = 3.0
+_ANSWER_S = 6.0
 _POSE_STEP_S = 0.02  # precision of a pose's arrival time
 _KEPT_IMAGES = 16  # depth images of each camera, spread over the time of listening
 _SAME_MOMENT_NS = 16_000_000  # images of neighbouring frames lie further apart, up to 60 Hz
@@ -185,13 +183,11 @@ def check_node(status: NodeStatus, path: str = f"/{NODE_NAME}") -> list[Finding]
 # collecting
 
 
-class _Listener:
+class _Listener(Guest):
     """A node with the subscriptions of ``/perception``."""
 
-    def __init__(self, context: Any) -> None:
-        self.node: Node = rclpy.create_node("doctor", context=context, start_parameter_services=False)
-        self._executor = SingleThreadedExecutor(context=context)
-        self._executor.add_node(self.node)
+    def __init__(self) -> None:
+        super().__init__("doctor")
         self.transforms = make_transform_source(self.node)
         self.status: NodeStatus | None = None
         self.watched = NODE_NAME  # with its namespace
@@ -210,11 +206,6 @@ class _Listener:
         self.faults: dict[str, Counter[str]] = {}  # unusable messages, by camera
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
-    def spin(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self._executor.spin_once(timeout_sec=left)
-
     def collect(self, seconds: float, fusion_frame: str) -> None:
         """Listen, and measure when the pose of each colour image comes."""
         end_s = time.monotonic() + seconds
@@ -229,10 +220,6 @@ class _Listener:
                 elif isinstance(answer, (TooEarly, Disconnected)):  # it may still come
                     waiting.append((camera, stamp_ns, arrived_s))
             self._without_pose = waiting
-
-    def close(self) -> None:
-        self._executor.shutdown()
-        self.node.destroy_node()
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         areas = read_diagnostics(message, self.watched)
@@ -263,19 +250,14 @@ class _Listener:
 
     def ask(self, namespace: str, names: Sequence[str]) -> list[Any]:
         """Values of the node's parameters; None if not set, or if the node does not answer."""
-        client = self.node.create_client(GetParameters, f"{namespace.rstrip('/')}/{NODE_NAME}/get_parameters")
+        service = f"{namespace.rstrip('/')}/{NODE_NAME}/get_parameters"
+        request = GetParameters.Request(names=list(names))
         try:
-            if not client.wait_for_service(timeout_sec=_ANSWER_S):
-                return [None] * len(names)
-            future = client.call_async(GetParameters.Request(names=list(names)))
-            deadline = time.monotonic() + _ANSWER_S
-            while not future.done() and time.monotonic() < deadline:
-                self._executor.spin_once(timeout_sec=0.1)
-            values = [_value(v) for v in future.result().values] if future.done() else []
-            # the answer is empty if one is not declared: those of the cameras are declared when the node is configured
-            return values if len(values) == len(names) else [None] * len(names)
-        finally:
-            self.node.destroy_client(client)
+            values = [_value(v) for v in self.call(GetParameters, service, request, _ANSWER_S).values]
+        except NoAnswerError:
+            values = []
+        # the answer is empty if one is not declared: those of the cameras are declared when the node is configured
+        return values if len(values) == len(names) else [None] * len(names)
 
     def endpoints(self, topic: str) -> tuple[list[Endpoint], list[Endpoint]]:
         """Publishers and subscribers of ``topic``, without this node."""
@@ -383,11 +365,11 @@ def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameter
     names = list(names or ["camera"])
     cameras = []
     for name in names:
-        values = {key: declaration.default for key, declaration in CAMERA_DECLARATIONS.items()}
-        values |= default_topics(name, alone=len(names) == 1)
+        values: dict[str, Any] = dict(default_topics(name, alone=len(names) == 1))
         if namespace is not None:
-            answers = listener.ask(namespace, [f"{name}.{key}" for key in values])
-            values |= {key: answer for key, answer in zip(values, answers, strict=True) if answer not in (None, "")}
+            answers = listener.ask(namespace, [f"{name}.{key}" for key in CAMERA_DECLARATIONS])
+            there = zip(CAMERA_DECLARATIONS, answers, strict=True)
+            values |= {key: answer for key, answer in there if answer not in (None, "")}
         cameras.append(CameraParameters(name, **values))
     return cameras
 
@@ -398,19 +380,13 @@ def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> l
     ``namespace``: of the node; None = that of the only node. Raises :class:`.RosStartError`.
     """
     wanted = None if namespace is None else f"/{namespace.strip('/')}"
-    context = rclpy.Context()
-    start_ros(context=context)
-    listener = _Listener(context)
-    try:
+    with _Listener() as listener:
         listener.discover(wanted)
         there = sorted(listener.namespaces())
         if wanted is None and len(there) > 1:
             message = f"there are {len(there)} nodes {NODE_NAME!r}, in {', '.join(there)}"
             return [Finding("node", Severity.ERROR, message, "choose one: --namespace NAMESPACE")]
         return _examine(listener, duration_s, wanted, (there[0] if wanted is None else wanted) if there else None)
-    finally:
-        listener.close()
-        rclpy.try_shutdown(context=context)
 
 
 def _absolute(topic: str, root: str) -> str:

@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import SaveMap
 from nav_msgs.msg import OccupancyGrid
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import String
 from vision_msgs.msg import Detection3DArray, LabelInfo
@@ -27,8 +23,10 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.environment import RosStartError, start_ros
+from embodied_perceptron_ros.environment import RosStartError
+from embodied_perceptron_ros.node.guest import Guest
 from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.node.qos import latched_qos, reliable_qos
 
 _OUTPUTS = (
     # topic, type, latched
@@ -149,8 +147,8 @@ def status_from_areas(areas: dict[str, dict[str, str]]) -> NodeStatus:
     )
 
 
-class NodeMonitor:
-    """A small node with its own context; call :meth:`spin` often. Use as a context manager.
+class NodeMonitor(Guest):
+    """Collects what the perception node publishes.
 
     Args:
         domain_id: ROS domain; None = the environment's.
@@ -163,11 +161,7 @@ class NodeMonitor:
         root = f"/{namespace.strip('/')}".rstrip("/")
         self._path = f"{root}/{node_name}"
         self._name = self._path.lstrip("/")
-        self._context = rclpy.Context()
-        start_ros(context=self._context, domain_id=domain_id)
-        self.node = rclpy.create_node("perception_monitor", context=self._context, start_parameter_services=False)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
+        super().__init__("perception_monitor", domain_id)
         self.status = NodeStatus()
         self.published: Counter[str] = Counter()
         self.last: dict[str, Any] = {}
@@ -176,22 +170,10 @@ class NodeMonitor:
         self._asked_s: dict[str, float] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         for topic, kind, latched in _OUTPUTS:
-            qos = QoSProfile(depth=2)
-            if latched:
-                qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
+            qos = latched_qos(2) if latched else reliable_qos(2)
             self.node.create_subscription(kind, f"{self._path}/{topic}", self._counter(topic), qos)
         self.node.create_subscription(GroundingResult, f"{self._path}/grounding", self._on_answer, 100)
         self._queries = self.node.create_publisher(String, f"{root}/grounding_query", 100)
-
-    def __enter__(self) -> NodeMonitor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._executor.shutdown()
-        self.node.destroy_node()
-        rclpy.try_shutdown(context=self._context)
 
     def _counter(self, topic: str) -> Callable[[Any], None]:
         def count(message: Any) -> None:
@@ -216,12 +198,6 @@ class NodeMonitor:
         if areas:
             self.status = status_from_areas(areas)
 
-    def spin(self, seconds: float) -> None:
-        """Process messages for ``seconds``."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self._executor.spin_once(timeout_sec=left)
-
     def ask(self, question: MissionQuestion, timeout_s: float = 30.0) -> bool:
         """Publish a query and wait for an answer, which is added to :attr:`answers`; return False if none came."""
         deadline = time.monotonic() + timeout_s
@@ -231,24 +207,13 @@ class NodeMonitor:
         self._asked_s[question.id] = time.monotonic()
         self._queries.publish(String(data=question.message()))
         while len(self.answers.get(question.id, ())) == before and time.monotonic() < deadline:
-            self._executor.spin_once(timeout_sec=0.05)
+            self.executor.spin_once(timeout_sec=0.05)
         return len(self.answers.get(question.id, ())) > before
 
     def save_map(self, path: Path, timeout_s: float = 60.0) -> str:
         """Make the node save its map to ``path`` and return its message. Raises ``RuntimeError`` if it fails."""
-        client = self.node.create_client(SaveMap, f"{self._path}/save_map")
-        try:
-            if not client.wait_for_service(timeout_sec=timeout_s):
-                raise RuntimeError(f"the node offers no save_map after {timeout_s:g} s")
-            future = client.call_async(SaveMap.Request(path=str(path)))
-            deadline = time.monotonic() + timeout_s
-            while not future.done():
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"save_map did not answer within {timeout_s:g} s")
-                self._executor.spin_once(timeout_sec=0.1)
-            response = future.result()
-        finally:
-            self.node.destroy_client(client)
+        request = SaveMap.Request(path=str(path))
+        response = self.call(SaveMap, f"{self._path}/save_map", request, timeout_s)
         if not response.success:
             raise RuntimeError(f"save_map failed: {response.message}")
         return str(response.message)

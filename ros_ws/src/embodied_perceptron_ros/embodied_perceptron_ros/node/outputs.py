@@ -44,12 +44,11 @@ from embodied_perceptron_ros.conversion.objects import (
     objects_to_detections,
 )
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.health import WARN, Health, ThrottledLog
+from embodied_perceptron_ros.node.health import WARN, Health, RateLimit, ThrottledLog
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.qos import latched_qos, qos_overrides, reliable_qos
+from embodied_perceptron_ros.node.qos import EVENTS, latched_qos, qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.transforms import TransformSource
 
-EVENTS = 100  # latched
 _MOVED = 1e-4  # change of a pose (m, or of a rotation's entries) after which everything is published again
 _HOLD_S = 5.0  # how long diagnostics report a problem of an output
 _UNKNOWN = -1  # of an OccupancyGrid
@@ -133,26 +132,6 @@ def _is_above(links: Mapping[str, str], frame: str, below: str) -> bool:
     return above is not None
 
 
-class Limiter:
-    """Limits a rate of events."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last_s = float("-inf")
-
-    def due(self, rate_hz: float, always: bool = False) -> bool:
-        """Return True and count the event if it may happen now."""
-        now_s = self._clock()
-        if not always and now_s - self._last_s < 0.999 / rate_hz:
-            return False
-        self._last_s = now_s
-        return True
-
-    def reset(self) -> None:
-        """Count an event now."""
-        self._last_s = self._clock()
-
-
 class Outputs:
     """The perception topics of a configured node. Call :meth:`publish` from one thread.
 
@@ -200,12 +179,12 @@ class Outputs:
         self._due = deque[ObjectEvent](maxlen=EVENTS)  # wait for a transform
         self._log = ThrottledLog(node.get_logger(), every_s=10.0)
         self._grid: OccupancyGrid | None = None  # as subscribers have it, updates included
-        self._grid_limit = Limiter()
+        self._grid_limit = RateLimit()
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
         self._held: set[str] = set()
-        self._voxels_limit, self._overlay_limit = Limiter(), Limiter()
+        self._voxels_limit, self._overlay_limit = RateLimit(), RateLimit()
         self._sent: OutputPose | None = None  # where the last perception was published
         self._timed: PosedFrame | None = None  # the frame whose box latency was counted last
 
@@ -309,8 +288,7 @@ class Outputs:
         if self._grid is not None and full_s > 0 and self._has_listeners("occupancy_grid_updates") and not everything:
             update = grid_update(self._grid, message)
         self._grid = message
-        if update is None or self._grid_limit.due(1.0 / full_s):
-            self._grid_limit.reset()
+        if self._grid_limit.allows(1.0 / full_s if full_s > 0 else 1.0, always=update is None):
             self._send("occupancy_grid", message)
         elif update.width:
             self._send("occupancy_grid_updates", update)
@@ -339,7 +317,7 @@ class Outputs:
         """Publish outputs that their own rate held back, if they are due: viewers must get the last state of a map."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         due = "voxels" in self._held and self._has_listeners("voxels")
-        if due and self._voxels_limit.due(parameters.voxels_hz, everything):
+        if due and self._voxels_limit.allows(parameters.voxels_hz, everything):
             pose = self._pose_in(parameters.output_frame, perception)
             if not isinstance(pose, str):
                 place = (stamp_ns, pose.frame_id, pose.T_out_world)
@@ -348,7 +326,7 @@ class Outputs:
         topic, source = "overlay/image", perception.source
         if source is None or topic not in self._held or not self._has_listeners(topic):
             return
-        if self._overlay_limit.due(parameters.overlay_hz, everything):
+        if self._overlay_limit.allows(parameters.overlay_hz, everything):
             frame = source.frame
             drawn = draw_objects(frame.color, frame.intrinsics, source.T_world_camera, perception.objects)
             self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))

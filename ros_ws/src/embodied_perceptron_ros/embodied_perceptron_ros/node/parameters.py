@@ -72,66 +72,145 @@ class _Declaration:
         return descriptor
 
 
-_D = _Declaration
-DECLARATIONS: dict[str, _Declaration] = {
-    "autostart": _D(True, "Configure and activate on start, without a lifecycle manager"),
-    "config_file": _D("", "YAML file with the configuration of the algorithm; empty = built-in defaults"),
-    "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
-    "find_place": _D(
+def _field(*declared: Any, **options: Any) -> Any:
+    """A field that is a parameter; the arguments are those of :class:`_Declaration`."""
+    declaration = _Declaration(*declared, **options)
+    default = () if isinstance(declaration.default, list) else declaration.default
+    return dataclasses.field(default=default, metadata={"declaration": declaration})
+
+
+def _declarations(kind: type) -> dict[str, _Declaration]:
+    return {f.name: f.metadata["declaration"] for f in dataclasses.fields(kind) if f.metadata}
+
+
+@dataclass(frozen=True)
+class CameraParameters:
+    """One camera's parameters, ``<name>.<field>``."""
+
+    name: str
+    color_topic: str = _field("", "Colour images")
+    depth_topic: str = _field("", "Depth images, registered to colour or in a frame of their own")
+    info_topic: str = _field("", "sensor_msgs/CameraInfo of the colour images")
+    color_transport: str = _field("raw", "Transport of the colour images", choices=("raw", "compressed"))
+    depth_transport: str = _field(
+        "raw", "Transport of the depth images", choices=("raw", "compressed", "compressedDepth")
+    )
+    inf_depth: str = _field(
+        "free",
+        "Meaning of +Inf in depth: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
+        choices=INF_MEANINGS,
+    )
+    rectified: bool = _field(False, "Whether the images are rectified: P of camera_info holds, not K and D")
+    detections_topic: str = _field("", "vision_msgs/Detection2DArray of another program for the colour images")
+    depth_info_topic: str = _field(
+        "",
+        "sensor_msgs/CameraInfo of depth, to register depth of another frame or size; "
+        "empty = camera_info in the namespace of the depth images",
+    )
+
+    @property
+    def depth_info(self) -> str:
+        """Topic of depth's calibration; empty if it is colour's."""
+        above, _, _ = self.depth_topic.rpartition("/")
+        topic = self.depth_info_topic or (f"{above}/camera_info" if above else "")
+        return "" if topic == self.info_topic else topic
+
+    @property
+    def subscriptions(self) -> dict[Kind, tuple[type, str]]:
+        """Message type and topic of each kind, with the names of image_transport."""
+        images: dict[Kind, tuple[type, str]] = {}
+        for kind, topic, transport in (
+            ("color", self.color_topic, self.color_transport),
+            ("depth", self.depth_topic, self.depth_transport),
+        ):
+            images[kind] = (Image, topic) if transport == "raw" else (CompressedImage, f"{topic}/{transport}")
+        return {**images, "info": (CameraInfo, self.info_topic)}
+
+
+@dataclass(frozen=True)
+class NodeParameters:
+    """Checked parameters: a field for each, and ``config``, which :data:`_OVERRIDES` change."""
+
+    autostart: bool = _field(True, "Configure and activate on start, without a lifecycle manager")
+    config_file: str = _field("", "YAML file with the configuration of the algorithm; empty = built-in defaults")
+    map_file: str = _field("", "Map to load when the node is configured; empty = start with an empty map")
+    find_place: bool = _field(
         True,
         "Whether the robot searches its place in a loaded map by what its cameras see; false = the map lies at the "
         "pose given with it, or where it was saved",
         live=True,
-    ),
-    "map_frame": _D("", "Frame of the map, published on /tf_static above the fusion frame; empty = a SLAM system does"),
-    "map_folder": _D("", "Folder that ~/save_map and ~/load_map write and read; empty = the user's data folder"),
-    "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
-    "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
-    "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
-    "base_frame": _D("base_link", "Frame of the robot, in which ~/obstacles is published", live=True),
-    "obstacles_range_m": _D(3.0, "Range of ~/obstacles; clearing points lie at this distance", 0.5, 20.0, live=True),
-    "viewpoint_frame": _D("", "Viewpoint of words like 'left of'; empty = the newest camera", live=True),
-    "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
-    "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
-    "viewer": _D("", "Live view in addition to RViz and Foxglove; empty = none", choices=("", "rerun", "web")),
-    "viewer_file": _D("", "File (.rrd) of Rerun's live view; empty = a window"),
-    "web_host": _D("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = all networks, with the token"),
-    "web_port": _D(8085, "Port that viewer:=web listens on; 0 = any free port", 0, 65535),
-    "web_token": _D("", "Token for browsers (letters, digits, - and _); empty = a new one for other machines"),
-    "perception_hz": _D(3.0, "Maximum rate of boxes, occupancy and the grid", 0.05, 30.0, live=True),
-    "voxels_hz": _D(1.0, "Maximum rate of ~/voxels", 0.05, 30.0, live=True),
-    "voxels_max_points": _D(
+    )
+    map_frame: str = _field(
+        "", "Frame of the map, published on /tf_static above the fusion frame; empty = a SLAM system does"
+    )
+    map_folder: str = _field("", "Folder that ~/save_map and ~/load_map write and read; empty = the user's data folder")
+    cameras: tuple[CameraParameters, ...] = _field(
+        ["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"
+    )
+    fusion_frame: str = _field("odom", "Frame in which the map is built; must be continuous (REP-105)")
+    output_frame: str = _field("", "Frame of everything published; empty = the fusion frame", live=True)
+    base_frame: str = _field("base_link", "Frame of the robot, in which ~/obstacles is published", live=True)
+    obstacles_range_m: float = _field(
+        3.0, "Range of ~/obstacles; clearing points lie at this distance", 0.5, 20.0, live=True
+    )
+    viewpoint_frame: str = _field("", "Viewpoint of words like 'left of'; empty = the newest camera", live=True)
+    keyframe_path_topic: str = _field("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none")
+    keyframe_path_child: str = _field("", "Frame whose poses that path has; empty = the cameras' optical frames")
+    viewer: str = _field("", "Live view in addition to RViz and Foxglove; empty = none", choices=("", "rerun", "web"))
+    viewer_file: str = _field("", "File (.rrd) of Rerun's live view; empty = a window")
+    web_host: str = _field("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = all networks, with the token")
+    web_port: int = _field(8085, "Port that viewer:=web listens on; 0 = any free port", 0, 65535)
+    web_token: str = _field("", "Token for browsers (letters, digits, - and _); empty = a new one for other machines")
+    perception_hz: float = _field(3.0, "Maximum rate of boxes, occupancy and the grid", 0.05, 30.0, live=True)
+    voxels_hz: float = _field(1.0, "Maximum rate of ~/voxels", 0.05, 30.0, live=True)
+    voxels_max_points: int = _field(
         200_000,
         "Maximum number of points in ~/voxels, 20 bytes each; a larger map is published in coarser cells",
         1_000,
         10_000_000,
         live=True,
-    ),
-    "grid_full_s": _D(
+    )
+    grid_full_s: float = _field(
         0.0,
         "Seconds between whole messages on ~/occupancy_grid while ~/occupancy_grid_updates has subscribers and only "
         "cells change; 0 = always whole, without updates",
         0.0,
         3600.0,
         live=True,
-    ),
-    "overlay_hz": _D(2.0, "Maximum rate of ~/overlay/image", 0.05, 30.0, live=True),
-    "diagnostics_hz": _D(1.0, "Rate of /diagnostics", 0.1, 10.0),
-    "bond_heartbeat_period": _D(
+    )
+    overlay_hz: float = _field(2.0, "Maximum rate of ~/overlay/image", 0.05, 30.0, live=True)
+    diagnostics_hz: float = _field(1.0, "Rate of /diagnostics", 0.1, 10.0)
+    bond_heartbeat_period: float = _field(
         0.1, "Seconds between heartbeats to Nav2's lifecycle manager while the node is active; 0 = none", 0.0, 10.0
-    ),
-    "on_time_jump": _D(
+    )
+    on_time_jump: str = _field(
         "keep",
         "What to do with the map when a bag loops or a simulation restarts",
         live=True,
         choices=TIME_JUMP_ACTIONS,
-    ),
-    "max_backlog": _D(3, "Frames that may wait for fusion; beyond it the oldest is dropped", 1, 100, live=True),
-    "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
-    "max_standing_queries": _D(16, "Number of standing queries; further ones are answered INVALID", 0, 1000),
-    "max_queries_hz": _D(100.0, "Queries a second after a burst; further ones are INVALID", 0.1, 1e4, live=True),
-    "default_top_k": _D(5, "Candidates of an answer if the query does not say", 1, 100, live=True),
-    "robot_radius_m": _D(0.3, "Free radius that the robot needs at the approach of an answer", 0.05, 1.4, live=True),
+    )
+    max_backlog: int = _field(3, "Frames that may wait for fusion; beyond it the oldest is dropped", 1, 100, live=True)
+    query_queue_size: int = _field(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000)
+    max_standing_queries: int = _field(16, "Number of standing queries; further ones are answered INVALID", 0, 1000)
+    max_queries_hz: float = _field(
+        100.0, "Queries a second after a burst; further ones are INVALID", 0.1, 1e4, live=True
+    )
+    default_top_k: int = _field(5, "Candidates of an answer if the query does not say", 1, 100, live=True)
+    robot_radius_m: float = _field(
+        0.3, "Free radius that the robot needs at the approach of an answer", 0.05, 1.4, live=True
+    )
+    config: PerceptronConfig = dataclasses.field(default_factory=PerceptronConfig)
+
+    def __post_init__(self) -> None:
+        if not self.output_frame:
+            object.__setattr__(self, "output_frame", self.fusion_frame)
+
+
+_D = _Declaration
+CAMERA_DECLARATIONS = _declarations(CameraParameters)
+DECLARATIONS = {
+    **_declarations(NodeParameters),
+    # values of the configuration
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
@@ -178,25 +257,6 @@ DECLARATIONS: dict[str, _Declaration] = {
         0.0, "Largest height above the floor that blocks the robot; 0 = as in the configuration", 0.0, 10.0
     ),
 }
-CAMERA_DECLARATIONS: dict[str, _Declaration] = {
-    "color_topic": _D("", "Colour images"),
-    "depth_topic": _D("", "Depth images, registered to colour or in a frame of their own"),
-    "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
-    "depth_info_topic": _D(
-        "",
-        "sensor_msgs/CameraInfo of depth, to register depth of another frame or size; "
-        "empty = camera_info in the namespace of the depth images",
-    ),
-    "color_transport": _D("raw", "Transport of the colour images", choices=("raw", "compressed")),
-    "depth_transport": _D("raw", "Transport of the depth images", choices=("raw", "compressed", "compressedDepth")),
-    "inf_depth": _D(
-        "free",
-        "Meaning of +Inf in depth: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
-        choices=INF_MEANINGS,
-    ),
-    "detections_topic": _D("", "vision_msgs/Detection2DArray of another program for the colour images"),
-    "rectified": _D(False, "Whether the images are rectified: P of camera_info holds, not K and D"),
-}
 # parameter -> section of PerceptronConfig and its field
 _OVERRIDES = {
     **{name: ("volume", name) for name in ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")},
@@ -212,84 +272,6 @@ _OVERRIDES = {
     "spill_folder": ("spill", "folder"),
 }
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
-
-
-@dataclass(frozen=True)
-class CameraParameters:
-    """One camera's topics."""
-
-    name: str
-    color_topic: str
-    depth_topic: str
-    info_topic: str
-    color_transport: str
-    depth_transport: str
-    inf_depth: str
-    rectified: bool
-    detections_topic: str = ""
-    depth_info_topic: str = ""
-
-    @property
-    def depth_info(self) -> str:
-        """Topic of depth's calibration; empty if it is colour's."""
-        above, _, _ = self.depth_topic.rpartition("/")
-        topic = self.depth_info_topic or (f"{above}/camera_info" if above else "")
-        return "" if topic == self.info_topic else topic
-
-    @property
-    def subscriptions(self) -> dict[Kind, tuple[type, str]]:
-        """Message type and topic of each kind, with the names of image_transport."""
-        images: dict[Kind, tuple[type, str]] = {}
-        for kind, topic, transport in (
-            ("color", self.color_topic, self.color_transport),
-            ("depth", self.depth_topic, self.depth_transport),
-        ):
-            images[kind] = (Image, topic) if transport == "raw" else (CompressedImage, f"{topic}/{transport}")
-        return {**images, "info": (CameraInfo, self.info_topic)}
-
-
-@dataclass(frozen=True)
-class NodeParameters:
-    """Checked parameters. Field names are the parameters' names; see :data:`DECLARATIONS`."""
-
-    autostart: bool
-    config_file: str
-    map_file: str
-    find_place: bool
-    map_frame: str
-    map_folder: str
-    fusion_frame: str
-    output_frame: str
-    base_frame: str
-    obstacles_range_m: float
-    viewpoint_frame: str
-    keyframe_path_topic: str
-    keyframe_path_child: str
-    viewer: str
-    viewer_file: str
-    web_host: str
-    web_port: int
-    web_token: str
-    perception_hz: float
-    voxels_hz: float
-    voxels_max_points: int
-    grid_full_s: float
-    overlay_hz: float
-    diagnostics_hz: float
-    bond_heartbeat_period: float
-    on_time_jump: str
-    max_backlog: int
-    query_queue_size: int
-    max_standing_queries: int
-    max_queries_hz: float
-    default_top_k: int
-    robot_radius_m: float
-    cameras: tuple[CameraParameters, ...]
-    config: PerceptronConfig
-
-    def __post_init__(self) -> None:
-        if not self.output_frame:
-            object.__setattr__(self, "output_frame", self.fusion_frame)
 
 
 def declare_parameters(node: Node) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 
+EVENTS = 100  # changes of objects that a late subscriber gets
+
 
 def reliable_qos(depth: int) -> QoSProfile:
     """Reliable: as a publisher it matches reliable and best-effort subscribers."""

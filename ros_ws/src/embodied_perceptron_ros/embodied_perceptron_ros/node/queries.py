@@ -39,7 +39,7 @@ from embodied_perceptron.scene.navigation import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly, seconds_to_ns
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.health import ERROR, ThrottledLog
+from embodied_perceptron_ros.node.health import ERROR, RateLimit, ThrottledLog
 from embodied_perceptron_ros.node.outputs import OutputPose, find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.qos import qos_overrides, reliable_qos
@@ -67,27 +67,6 @@ _INACTIVE = "the node is not active"
 
 # --------------------------------------------------------------------------------------------------------------------
 # reading
-
-
-class RateLimit:
-    """Allows a burst of events, and ``per_s`` events a second in the long run. Use from one thread, or where a lost
-    count does not matter."""
-
-    def __init__(self, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._burst = burst
-        self._clock = clock
-        self._left = float(burst)
-        self._since_s = clock()
-
-    def allows(self, per_s: float) -> bool:
-        """Return True and count the event if it is within the limit."""
-        now_s = self._clock()
-        self._left = min(self._left + (now_s - self._since_s) * per_s, float(self._burst))
-        self._since_s = now_s
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 class QueryError(ValueError):

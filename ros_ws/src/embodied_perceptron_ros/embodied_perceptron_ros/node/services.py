@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,8 @@ class MapServices:
         self._unfinished = 0
         group = ReentrantCallbackGroup()  # a slow save must not delay the other services
         self._services = [
-            node.create_service(kind, f"~/{name}", callback, callback_group=group)
-            for kind, name, callback in (
+            node.create_service(kind, f"~/{name}", partial(self._run, name, job), callback_group=group)
+            for kind, name, job in (
                 (SaveMap, "save_map", self._save),
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
@@ -104,13 +105,13 @@ class MapServices:
             self._node.destroy_service(service)
         self._services = []
 
-    async def _run(self, name: str, job: Callable[[], str], response: Any) -> Any:
+    async def _run(self, name: str, job: Callable[[Any, Any], str], request: Any, response: Any) -> Any:
         if self._unfinished >= _MAX_WAITING:
             return self._refuse(name, response, f"too many calls of map services wait (more than {_MAX_WAITING})")
         self._unfinished += 1  # calls begin and end in the executor's thread
         future: ThreadFuture[str] = ThreadFuture()
         try:
-            self._submit(name, job, future)
+            self._submit(name, lambda: job(request, response), future)
             await await_in_executor(self._node, future)
         finally:
             self._unfinished -= 1
@@ -158,45 +159,35 @@ class MapServices:
         self._node.get_logger().warning(f"{name} refused: {reason}")
         return response
 
-    async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
-        def job() -> str:
-            path = self._map_folder.to_write(request.path)
-            try:
-                self._perceptron.save(path)
-            except OSError as error:  # its text names the temporary file
-                raise MapPathError(f"{path} cannot be written: {error.strerror or error}") from error
-            return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
+    def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> str:
+        path = self._map_folder.to_write(request.path)
+        try:
+            self._perceptron.save(path)
+        except OSError as error:  # its text names the temporary file
+            raise MapPathError(f"{path} cannot be written: {error.strerror or error}") from error
+        return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
-        return await self._run("save_map", job, response)
+    def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> str:
+        path = self._map_folder.to_read(request.path)
+        T_fusion_saved = pose_to_matrix(request.pose)
+        find = self._node.parameters.find_place and np.array_equal(T_fusion_saved, np.eye(4))
+        reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
+        self._on_map_replaced()
+        if not find:
+            return f"loaded {path}"
+        return f"loaded {path}; {reason or 'searching for the place of the robot in it'}"
 
-    async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
-        def job() -> str:
-            path = self._map_folder.to_read(request.path)
-            T_fusion_saved = pose_to_matrix(request.pose)
-            find = self._node.parameters.find_place and np.array_equal(T_fusion_saved, np.eye(4))
-            reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
-            self._on_map_replaced()
-            if not find:
-                return f"loaded {path}"
-            return f"loaded {path}; {reason or 'searching for the place of the robot in it'}"
+    def _reset(self, request: Trigger.Request, response: Trigger.Response) -> str:
+        self._perceptron.reset()
+        self._on_map_replaced()
+        return "the map is empty"
 
-        return await self._run("load_map", job, response)
+    def _describe(self, request: Trigger.Request, response: Trigger.Response) -> str:
+        """A description whose ids are those of ``~/boxes``."""
+        return describe(self._perceptron.conditioned()).text
 
-    async def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        def job() -> str:
-            self._perceptron.reset()
-            self._on_map_replaced()
-            return "the map is empty"
-
-        return await self._run("reset", job, response)
-
-    async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """The message is the description; its ids are those of ``~/boxes``."""
-        return await self._run("describe", lambda: describe(self._perceptron.conditioned()).text, response)
-
-    async def _changes(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """The message has one line for each change since the loaded map was saved."""
-        return await self._run("changes", self.changes_since_loaded, response)
+    def _changes(self, request: Trigger.Request, response: Trigger.Response) -> str:
+        return self.changes_since_loaded()
 
     def changes_since_loaded(self) -> str:
         """Changes since the loaded map was saved, one a line, coordinates in the map.
@@ -214,39 +205,26 @@ class MapServices:
         before = open_map(path).recall()
         return "\n".join(compare_maps(before, self._perceptron.recall()).lines())
 
-    async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
-        def job() -> str:
-            fusion_frame = self._node.parameters.fusion_frame
-            newest = self._perceptron.newest_frame
-            stamp_ns = newest.frame.stamp_ns if newest else 0
-            T_fusion_map = self._perceptron.T_world_map
-            frame = request.frame_id or fusion_frame
-            pose = find_output_pose(self._transforms, fusion_frame, frame, stamp_ns, T_fusion_map)
-            if isinstance(pose, str):
-                raise ValueError(pose)
-            response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
-            self._on_map_replaced()
-            return f"removed {response.voxels_removed} voxels"
+    def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> str:
+        fusion_frame, newest = self._node.parameters.fusion_frame, self._perceptron.newest_frame
+        stamp_ns = newest.frame.stamp_ns if newest else 0
+        frame = request.frame_id or fusion_frame
+        pose = find_output_pose(self._transforms, fusion_frame, frame, stamp_ns, self._perceptron.T_world_map)
+        if isinstance(pose, str):
+            raise ValueError(pose)
+        response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
+        self._on_map_replaced()
+        return f"removed {response.voxels_removed} voxels"
 
-        return await self._run("clear_box", job, response)
+    def _name_object(self, request: NameObject.Request, response: NameObject.Response) -> str:
+        number = self._find_object(request.id)
+        response.id = str(number)
+        return self.name_object(number, request.name)
 
-    async def _name_object(self, request: NameObject.Request, response: NameObject.Response) -> NameObject.Response:
-        def job() -> str:
-            number = self._find_object(request.id)
-            response.id = str(number)
-            return self.name_object(number, request.name)
-
-        return await self._run("name_object", job, response)
-
-    async def _correct_object(
-        self, request: CorrectObject.Request, response: CorrectObject.Response
-    ) -> CorrectObject.Response:
-        def job() -> str:
-            number = self._find_object(request.id)
-            response.id = str(number)
-            return self.correct_object(number, request.label, request.not_there)
-
-        return await self._run("correct_object", job, response)
+    def _correct_object(self, request: CorrectObject.Request, response: CorrectObject.Response) -> str:
+        number = self._find_object(request.id)
+        response.id = str(number)
+        return self.correct_object(number, request.label, request.not_there)
 
     def name_object(self, number: int, name: str) -> str:
         """Name an object and return a message. Raises as :meth:`Perceptron.name_object`."""

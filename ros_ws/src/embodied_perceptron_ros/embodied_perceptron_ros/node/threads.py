@@ -34,6 +34,7 @@ ANSWER_LIMIT_S = 30.0
 SERVICE_LIMIT_S = 300.0  # a large map on a slow disk
 STOP_LIMIT_S = 10.0  # for a thread to end; it may be stuck
 _HOLD_S = 60.0  # how long diagnostics report a stage that was given up
+_ERROR_HOLD_S = 30.0  # and an internal error
 _CALLBACK_S = 1.0  # for on_overdue, before the error is raised in the stage
 _MAX_LOAD = 20.0
 _OWN = "embodied_perceptron"  # name of our packages in file paths
@@ -226,6 +227,15 @@ class Watchdog:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+
+    def report_error(self, doing: str, source: str) -> None:
+        """Report the exception at hand, after which a thread goes on with the next frame or message."""
+        self.health.count("internal_errors")
+        trace = traceback.format_exc()
+        last_line = trace.strip().splitlines()[-1]
+        message = f"internal error while {doing}: {last_line}"
+        self.health.problem("node", ERROR, message, source, hold_s=_ERROR_HOLD_S)
+        self.log.error("internal error", trace)
 
     def _enter(self, watch: Watch) -> None:
         watch.begun_s = self._clock()

@@ -39,15 +39,6 @@ _STATISTICS_EVERY_S = 0.2
 _RESET_GRACE_S = 1.0  # one jump shows up in several streams
 
 
-def _report_error(watchdog: Watchdog, doing: str, source: str) -> None:
-    """Report the current exception: a thread survives it and continues with the next frame."""
-    watchdog.health.count("internal_errors")
-    trace = traceback.format_exc()
-    last_line = trace.strip().splitlines()[-1]
-    watchdog.health.problem("node", ERROR, f"internal error while {doing}: {last_line}", source, hold_s=30.0)
-    watchdog.log.error("internal error", trace)
-
-
 class FusionWorker:
     """The threads ``fusion`` and ``encoding``. All public methods are thread-safe.
 
@@ -109,7 +100,7 @@ class FusionWorker:
             except TookTooLongError:
                 self._inbox.refuse(TOOK_TOO_LONG, f"it was not fused within {FUSION_LIMIT_S:g} s")
             except Exception:
-                _report_error(self._watchdog, "fusing", "fusion")
+                self._watchdog.report_error("fusing", "fusion")
             finally:
                 self._inbox.settle()
         self._inbox.settle()
@@ -127,7 +118,7 @@ class FusionWorker:
             except TookTooLongError:  # reported by the watchdog; the next perception tries again
                 continue
             except Exception:
-                _report_error(self._watchdog, "encoding", "encoding")
+                self._watchdog.report_error("encoding", "encoding")
 
     def _step(self) -> None:
         posed = self._inbox.take(self._now_ns())
@@ -295,7 +286,7 @@ class PerceptionWorker:
             except TookTooLongError:  # reported by the watchdog
                 continue
             except Exception:
-                _report_error(self._watchdog, "perceiving", "perception")
+                self._watchdog.report_error("perceiving", "perception")
                 self._stopping.wait(1.0)
 
     def _perceive(self) -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 import unicodedata
 from typing import Any
 
-import rclpy
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from vision_msgs.msg import Detection3D
 
-from embodied_perceptron_ros.environment import start_ros
+from embodied_perceptron_ros.node.guest import Guest
 
-SERVICE = "perception/ask"
 STATUS_NAMES = {
     GroundingResult.FOUND: "FOUND",
     GroundingResult.NOT_FOUND: "NOT_FOUND",
@@ -27,45 +21,19 @@ STATUS_NAMES = {
 EXIT_CODES = {status: int(status != GroundingResult.FOUND) for status in STATUS_NAMES}
 
 
-class NoAnswerError(RuntimeError):
-    """There is no node, or it does not answer in time."""
-
-
 def service_name(namespace: str) -> str:
     """Absolute name of the service in ``namespace``."""
-    inner = namespace.strip("/")
-    return f"/{inner}/{SERVICE}" if inner else f"/{SERVICE}"
+    return f"/{namespace.strip('/')}/perception/ask".replace("//", "/")
 
 
 def ask_node(
     sentence: str, namespace: str = "", frame_id: str = "", top_k: int = 0, timeout_s: float = 10.0
 ) -> GroundingResult:
     """The answer of the node in ``namespace``. Raises :class:`NoAnswerError`, :class:`.RosStartError`."""
-    end_s, name = time.monotonic() + timeout_s, service_name(namespace)
-    context = Context()
-    start_ros(context=context)
-    try:
-        node = Node("ask", context=context, enable_rosout=False, start_parameter_services=False)
-        executor = SingleThreadedExecutor(context=context)
-        executor.add_node(node)
-        try:
-            client = node.create_client(Ask, name)
-            if not client.wait_for_service(timeout_sec=timeout_s):
-                named = (n for n, _ in node.get_service_names_and_types() if n.endswith(f"/{SERVICE}"))
-                there = sorted(n for n in named if n != name)  # our own client adds this name
-                others = f": there is {', '.join(there)}" if there else ": is the node running, in this ROS_DOMAIN_ID?"
-                raise NoAnswerError(f"nobody offers {name}{others}")
-            future = client.call_async(Ask.Request(text=sentence, top_k=top_k, frame_id=frame_id))
-            executor.spin_until_future_complete(future, timeout_sec=max(0.1, end_s - time.monotonic()))
-            if not future.done():
-                raise NoAnswerError(f"{name} did not answer within {timeout_s:g} s")
-            result: GroundingResult = future.result().result
-            return result
-        finally:
-            executor.shutdown()
-            node.destroy_node()
-    finally:
-        rclpy.shutdown(context=context)
+    request = Ask.Request(text=sentence, top_k=top_k, frame_id=frame_id)
+    with Guest("ask") as guest:
+        result: GroundingResult = guest.call(Ask, service_name(namespace), request, timeout_s).result
+        return result
 
 
 def answer_lines(answer: GroundingResult) -> list[str]:

@@ -66,15 +66,14 @@ def without_none(values: Mapping[str, str], keep: Collection[str] = ("weights",)
     return {n: "" if v.strip().lower() == "none" and n not in keep else v for n, v in values.items()}
 
 
+_TOPIC_ARGUMENTS = {"color_topic": "color_topic", "depth_topic": "depth_topic", "camera_info_topic": "info_topic"}
+_NODE_ARGUMENTS = ("fusion_frame", "output_frame", "viewer", "weights", "device", "classes", "map_file")
+PARAMETER_ARGUMENTS = frozenset(("camera", *_TOPIC_ARGUMENTS, "detections_topic", *_NODE_ARGUMENTS))
 # all arguments of the launch files
-LAUNCH_ARGUMENTS = frozenset(
-    (
-        *("config", "cameras", "camera", "color_topic", "depth_topic", "camera_info_topic", "detections_topic"),
-        *("fusion_frame", "output_frame", "weights", "device", "map_file", "classes", "parameters", "namespace"),
-        *("use_sim_time", "respawn", "rviz", "rviz_config", "viewer", "foxglove", "log_level"),
-        *("source", "rate", "keep", "seed", "recording"),
-    )
-)
+LAUNCH_ARGUMENTS = PARAMETER_ARGUMENTS | {
+    *("config", "cameras", "parameters", "namespace", "use_sim_time", "respawn", "rviz", "rviz_config", "foxglove"),
+    *("log_level", "source", "rate", "keep", "seed", "recording"),
+}
 LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
 
 
@@ -176,75 +175,61 @@ CAMERA_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def camera_topics(
-    cameras: Sequence[str], preset: str = "", color_topic: str = "", depth_topic: str = "", info_topic: str = ""
-) -> dict[str, Any]:
-    """Parameters of a single camera: the preset's; single topics override them.
-
-    Raises ``ValueError`` for an unknown preset, and for topics with several cameras.
-    """
-    if preset and preset not in CAMERA_PRESETS:
-        raise ValueError(f"camera must be one of {', '.join(CAMERA_PRESETS)}, got {preset!r}")
-    topics = {"color_topic": color_topic, "depth_topic": depth_topic, "info_topic": info_topic}
-    values = {**CAMERA_PRESETS.get(preset, {}), **{name: topic for name, topic in topics.items() if topic}}
-    if values and len(cameras) != 1:
-        raise ValueError(
-            f"there are {len(cameras)} cameras ({', '.join(cameras)}): give their topics by "
-            f"parameters:='{cameras[0] if cameras else 'front'}.color_topic: TOPIC, ...'"
-        )
-    return {f"{cameras[0]}.{name}": value for name, value in values.items()}
-
-
-def detection_topics(cameras: Sequence[str], topic: str) -> dict[str, Any]:
-    """Parameters for another program's detections; none for an empty ``topic``.
-
-    ``{camera}`` in it is replaced by each camera's name; without it all cameras share the topic, and ``frame_id``
-    distinguishes them. Raises ``ValueError`` for other names in braces.
-    """
-    if not topic:
-        return {}
-    rest = topic.replace("{camera}", "")
-    if "{" in rest or "}" in rest:
-        raise ValueError(f"detections_topic: only {{camera}} may stand in braces, got {topic!r}")
-    return {f"{camera}.detections_topic": topic.replace("{camera}", camera) for camera in cameras}
-
-
 def node_parameters(
-    options: Mapping[str, str] | None = None,
-    *,
+    values: Mapping[str, str],
     cameras: Sequence[str] = (),
+    file_values: Mapping[str, Any] | None = None,
     use_sim_time: bool = False,
-    weights: str | None = None,
-    topics: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Parameters to set over the YAML file: only those that were given.
 
     Args:
-        options: fusion_frame, output_frame, viewer, device, classes (a file or a list), map_file; empty = not given.
-        cameras: their names.
+        values: :data:`PARAMETER_ARGUMENTS` by name; empty = not given. Other names are ignored.
+        cameras: their names; empty = those of the file.
+        file_values: from :func:`check_config`.
         use_sim_time: whether time comes from /clock.
-        weights: None = not given, "" = no network.
-        topics: from :func:`camera_topics` and :func:`detection_topics`.
         overrides: replace all others.
 
-    Raises ``FileNotFoundError`` for a ``map_file`` that does not exist.
+    Raises ``ValueError`` for an unknown preset, for topics with several cameras and for a bad ``detections_topic``,
+    ``FileNotFoundError`` for a ``map_file`` that does not exist.
     """
-    given = {name: text for name, text in (options or {}).items() if text}
+    values = without_none(values)
+    given = {name: values[name] for name in _NODE_ARGUMENTS if values.get(name)}
     if "classes" in given and "," not in given["classes"] and Path(given["classes"]).expanduser().is_file():
         given["classes"] = str(Path(given["classes"]).expanduser().absolute())
     if "map_file" in given:
         if not Path(given["map_file"]).expanduser().is_file():
             raise FileNotFoundError(f"no map at {given['map_file']}")
         given["map_file"] = str(Path(given["map_file"]).expanduser().absolute())
-    parameters: dict[str, Any] = {**(topics or {}), **given}
+    parameters = {**_topics_of_cameras(values, cameras or (file_values or {}).get("cameras", ["camera"])), **given}
     if cameras:
         parameters["cameras"] = list(cameras)
     if use_sim_time:
         parameters["use_sim_time"] = True
-    if weights is not None:
-        parameters["weights"] = weights
     return {**parameters, **(overrides or {})}
+
+
+def _topics_of_cameras(values: Mapping[str, str], cameras: Sequence[str]) -> dict[str, Any]:
+    """Topics of a single camera (the preset's; single topics override them), and the detections of each camera.
+
+    ``{camera}`` in ``detections_topic`` is replaced by each camera's name; without it all cameras share the topic, and
+    ``frame_id`` distinguishes them.
+    """
+    preset, detections = values.get("camera", ""), values.get("detections_topic", "")
+    if preset and preset not in CAMERA_PRESETS:
+        raise ValueError(f"camera must be one of {', '.join(CAMERA_PRESETS)}, got {preset!r}")
+    topics = {**CAMERA_PRESETS.get(preset, {})}
+    topics |= {parameter: values[name] for name, parameter in _TOPIC_ARGUMENTS.items() if values.get(name)}
+    if topics and len(cameras) != 1:
+        raise ValueError(
+            f"there are {len(cameras)} cameras ({', '.join(cameras)}): give their topics by "
+            f"parameters:='{cameras[0] if cameras else 'front'}.color_topic: TOPIC, ...'"
+        )
+    if set("{}") & set(detections.replace("{camera}", "")):
+        raise ValueError(f"detections_topic: only {{camera}} may stand in braces, got {detections!r}")
+    of_each = {f"{name}.detections_topic": detections.replace("{camera}", name) for name in cameras if detections}
+    return {**{f"{cameras[0]}.{name}": value for name, value in topics.items()}, **of_each}
 
 
 def ros_arguments(

@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import rclpy
 from embodied_perceptron_msgs.srv import Ask
 from nav_msgs.msg import OccupancyGrid
 from numpy.typing import NDArray
-from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile
 from scipy.spatial import cKDTree
 from sensor_msgs.msg import PointCloud2
 from vision_msgs.msg import Detection3DArray
@@ -44,7 +41,8 @@ from embodied_perceptron_ros.conversion.objects import (
     message_to_grounding,
 )
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.environment import start_ros
+from embodied_perceptron_ros.node.guest import Guest
+from embodied_perceptron_ros.node.qos import EVENTS, latched_qos, reliable_qos
 from embodied_perceptron_ros.players.asking import service_name
 
 _SAMPLE, _LEAST_VOXEL_M = 2000, 0.005
@@ -67,17 +65,16 @@ class NodeSource:
         self._last: dict[str, Any] = {}
         self._news = threading.Condition()
         self._scene: tuple[Any, Perception] | None = None
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         for topic, kind, qos in (
-            ("boxes", Detection3DArray, QoSProfile(depth=2)),
-            ("voxels", PointCloud2, QoSProfile(depth=2)),
-            ("occupancy_grid", OccupancyGrid, latched),
+            ("boxes", Detection3DArray, reliable_qos(2)),
+            ("voxels", PointCloud2, reliable_qos(2)),
+            ("occupancy_grid", OccupancyGrid, latched_qos()),
         ):
             node.create_subscription(kind, f"{self._root}/{topic}", self._keeper(topic), qos)
-        self._events: deque[ObjectEvent] = deque(maxlen=100)
+        self._events: deque[ObjectEvent] = deque(maxlen=EVENTS)
         if ObjectEventMessage is not None:
-            kept = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-            node.create_subscription(ObjectEventMessage, f"{self._root}/events", self._on_event, kept)
+            events = f"{self._root}/events"
+            node.create_subscription(ObjectEventMessage, events, self._on_event, latched_qos(EVENTS))
         self._client = node.create_client(Ask, ask)
 
     def _on_event(self, message: Any) -> None:
@@ -210,23 +207,17 @@ def _no_cells() -> SemanticVoxels:
 @contextmanager
 def live_scene(*, namespace: str, timeout_s: float) -> Iterator[NodeSource]:
     """Context manager: the scene of the node in ``namespace``."""
-    context = Context()
-    start_ros(context=context)
-    node = Node("agent", context=context, enable_rosout=False, start_parameter_services=False)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
+    with Guest("agent") as guest:
 
-    def spin() -> None:
-        with suppress(ExternalShutdownException):  # Ctrl-C ends the context first
-            executor.spin()
+        def spin() -> None:
+            with suppress(ExternalShutdownException):  # Ctrl-C ends the context first
+                guest.executor.spin()
 
-    thread = threading.Thread(target=spin, name="agent", daemon=True)
-    source = NodeSource(node, namespace, timeout_s)
-    thread.start()
-    try:
-        yield source
-    finally:
-        executor.shutdown()
-        thread.join(5.0)
-        node.destroy_node()
-        rclpy.try_shutdown(context=context)
+        thread = threading.Thread(target=spin, name="agent", daemon=True)
+        source = NodeSource(guest.node, namespace, timeout_s)
+        thread.start()
+        try:
+            yield source
+        finally:
+            guest.executor.shutdown()
+            thread.join(5.0)
