@@ -64,7 +64,7 @@ class IdentityWeights:
     shape: float
     extent: float
     name: float
-    discovered: float = -2.0
+    discovered: float = -1.0
     least: float = 0.85
     mentioned: float = 0.1
 
