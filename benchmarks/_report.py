@@ -76,6 +76,11 @@ def write(options: argparse.Namespace, figures: Mapping[str, Any], trees: Mappin
     return Path(options.out)
 
 
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def machine() -> str:
     """Name of the processor, number of cores and load of the last minute."""
     try:

@@ -12,7 +12,6 @@ the medians of ten minutes each, without the first tenth of the run, with their 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 from scipy import stats
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.mapping.volume import warm_up
 from embodied_perceptron.perceptron import Perceptron
@@ -68,27 +68,14 @@ def drive() -> list[NDArray[np.float64]]:
     poses = []
     for i in range(POSES):
         angle = 2 * np.pi * i / POSES
-        forward = np.array([np.cos(angle), np.sin(angle), -0.35])
-        forward /= np.linalg.norm(forward)
-        right = np.cross(forward, [0.0, 0.0, 1.0])
-        right /= np.linalg.norm(right)
         eye = np.array([-0.5 * np.cos(angle), -0.4 * np.sin(angle), 1.3])
-        poses.append(make_transform(np.stack([right, np.cross(forward, right), forward], axis=1), eye))
+        poses.append(upright_camera(eye, angle, np.arctan(0.35)))
     return poses
 
 
 def photograph(T: NDArray[np.float64], pieces: Sequence[NDArray[np.float64]]) -> tuple[Any, NDArray[np.float32]]:
     """Colour and depth of the room from ``T``; noise grows with the square of depth, one pixel in fifty is missing."""
-    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T[:3, :3].T
-    eye = T[:3, 3]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        depth = np.maximum((ROOM[0] - eye) / rays, (ROOM[1] - eye) / rays).min(-1)
-        for low, high in pieces:
-            a, b = (low - eye) / rays, (high - eye) / rays
-            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-            depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
-    points = eye + depth[..., None] * rays
+    depth, points, _ = view_boxes(T, K, pieces, ROOM)
     rng = np.random.default_rng(int(1e6 * abs(T[0, 3] + 3 * T[1, 3])))
     depth = depth + 0.0015 * depth**2 * rng.normal(size=depth.shape)
     depth[rng.random(depth.shape) < 0.02] = 0.0
@@ -157,11 +144,6 @@ class Day:
     corrections: int = 0
     queries: int = 0
     seconds: float = 0.0
-
-
-def resident_mib() -> float:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> int | None:
@@ -237,7 +219,7 @@ def _window(
     elsewhere = [furniture(other)[-1] for other in range(len(PLACES)) if other != place]
     return Window(
         end_s=second + 1,
-        memory_mib=round(resident_mib(), 1),
+        memory_mib=round(report.resident_bytes() / 2**20, 1),
         **{f"{name}_ms": round(float(np.median(values)), 3) for name, values in spent.items()},
         objects=len(objects),
         staying_found=len(there),

@@ -7,6 +7,8 @@ Each small operation costs a GPU its launch, 5 to 20 microseconds of Python; eac
 it. So the counts bound the time of a perception. The device code runs on CPU tensors; views and empty allocations are
 free. A wait is anything that needs a result on the host: a number, a comparison, a size that depends on data, a copy.
 Work on tensors that were copied to the host or made there does not count; copying one to the device is an operation.
+A Triton kernel, a Warp kernel and a CUDA graph are one operation, whatever computes their results on the CPU; where
+Triton is missing, a sparse convolution takes three.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
 the integration of the next keyframe, one training step (``tiny``, all heads, generated homes), and one step of
@@ -67,6 +69,7 @@ WAITING = {
     *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
     *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
 }
+HOST = torch.device("cpu", 0)  # of tensors in OperationCount.on_host; the device is "cpu"
 Row = dict[str, Any]
 
 
@@ -211,6 +214,8 @@ class _Calls(TorchFunctionMode):
                 copy = args[0].view_as(args[0])
                 on_host[copy] = True
                 return copy
+        if func == torch.Tensor.device.__get__ and args[0] in on_host and not runs_compiled(args[0]):  # type: ignore[attr-defined]
+            return HOST
         result = func(*args, **kwargs)
         if func is torch.tensor and "device" not in kwargs:
             on_host[result] = True
@@ -224,7 +229,8 @@ class _Calls(TorchFunctionMode):
     def _to_device(self, arguments: Sequence[Any]) -> bool:
         """Whether the arguments of ``Tensor.to`` name a device or a tensor on one."""
         to_device = isinstance(arguments[0], torch.Tensor) and arguments[0] not in self._count.on_host
-        return to_device or any(isinstance(a, torch.device) or (isinstance(a, str) and a != "cpu") for a in arguments)
+        named = (a for a in arguments if isinstance(a, (torch.device, str)) and a != HOST and a != "cpu")
+        return to_device or any(True for _ in named)
 
 
 def _by_mask(name: str, args: Sequence[Any]) -> bool:

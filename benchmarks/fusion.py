@@ -35,9 +35,11 @@ from typing import Any
 import _report as report
 import numpy as np
 import torch
+from _report import resident_bytes
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, invert_transform, transform_points
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.tum import read_tum_camera
@@ -73,26 +75,13 @@ def synthetic_frames(count: int) -> list[PosedFrame]:
     low = np.concatenate([rng.uniform((-2.6, -2.1), (1.8, 1.3), (8, 2)), np.zeros((8, 1))], axis=1)
     boxes = np.stack([low, low + rng.uniform(0.3, 0.9, (8, 3))], axis=1)  # (8, 2, 3)
     room = np.array([[-3.0, -2.5, 0.0], [3.0, 2.5, 2.6]])
-    rays, _ = back_project(np.ones((480, 640)), k)
     frames = []
     for i in range(count):
         angle = 2 * np.pi * i / count
-        forward = np.array([np.cos(angle), np.sin(angle), -0.35])
-        forward /= np.linalg.norm(forward)
-        right = np.cross(forward, (0, 0, 1))
-        right /= np.linalg.norm(right)
-        T = np.eye(4)
-        T[:3, :3] = np.stack([right, np.cross(forward, right), forward], axis=1)
-        T[:3, 3] = (-0.8 * np.cos(angle), -0.8 * np.sin(angle), 1.4)
-        d = rays @ T[:3, :3].T
-        d = np.where(np.abs(d) < 1e-9, 1e-9, d)
-        depth = np.maximum((room[0] - T[:3, 3]) / d, (room[1] - T[:3, 3]) / d).min(-1)
-        for lower, upper in boxes:
-            a, b = (lower - T[:3, 3]) / d, (upper - T[:3, 3]) / d
-            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-            depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
+        T = upright_camera((-0.8 * np.cos(angle), -0.8 * np.sin(angle), 1.4), angle, np.arctan(0.35))
+        depth, points, _ = view_boxes(T, k, boxes, room)
         depth = depth * (1 + rng.normal(size=depth.shape) * 0.002 * depth)
-        color = (127 + 60 * np.sin(5 * (d * depth[..., None] + T[:3, 3]))).astype(np.uint8)
+        color = (127 + 60 * np.sin(5 * points)).astype(np.uint8)
         frames.append(PosedFrame(RgbdFrame(i * FRAME_NS, "camera", color, depth.astype(np.float32), k), T))
     return frames
 
@@ -206,11 +195,6 @@ def pin_to_idlest_core() -> int:
     return core
 
 
-def resident_mb() -> float:
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def timed(call: Callable[[Any], Any], argument: Any) -> tuple[float, float]:
     """(wall, CPU) milliseconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -260,7 +244,7 @@ def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: floa
 
     for lap in range(laps - 1):
         laps_ms.append(np.median(drive(lap, [old])[:, 0], axis=0))
-        resident.append(resident_mb())
+        resident.append(resident_bytes() / 1e6)
     for lap in range(max(0, laps - 1 - needed), laps - 1):
         drive(lap, [young])
     last = drive(laps - 1, [old, young])

@@ -5,11 +5,11 @@
     python benchmarks/gpu.py --quick  # small; on the CPU where there is no GPU
 
 Sections: ``map`` (the map on the device equals that of the CPU, every voxel; time of a frame at 640 x 480), ``boxes``
-(the chain of ``benchmarks/devices.py``: boxes beside those of the CPU, stages), ``launches`` (kernels, waits and copies
-of a frame and of a perception, by torch's profiler), ``live`` (200 frames with a perception every tenth: drops nothing,
-median and 99th percentile, memory) and ``training`` (windows a second). A section that fails is named in ``failed`` and
-the run goes on; one that would begin after seven minutes is named in ``late``. The exit code is 1 if any failed, or if
-map or boxes differ.
+(every frame a keyframe and a perception: boxes beside those of the CPU, median of each stage on both), ``launches``
+(kernels, waits and copies of a frame and of a perception, by torch's profiler), ``live`` (200 frames with a perception
+every tenth: drops nothing, median and 99th percentile, memory) and ``training`` (windows a second). A section that
+fails is named in ``failed`` and the run goes on; one that would begin after seven minutes is named in ``late``. The
+exit code is 1 if any failed, or if map or boxes differ.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import _report as report
-import devices
 import numpy as np
 import torch
 from device_ops import ALL_HEADS, HOMES
-from devices import wait
-from online import again, every_frame, frames_of
+from online import again, every_frame, frames_of, nearly_same_boxes
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -60,12 +59,18 @@ class Run:
         config = VolumeConfig(device=self.device if on_device else "cpu")
         return FeatureVolume(config, GEOMETRY, kernels="warp" if on_device else "numba")
 
-    def perceptron(self, keyframes: KeyframeConfig) -> Perceptron:
+    def perceptron(self, keyframes: KeyframeConfig, device: str = "") -> Perceptron:
+        device = device or self.device
         config = PerceptronConfig(
-            volume=VolumeConfig(device=self.device), keyframes=keyframes,
-            network=NetworkOptions(weights="tiny", device=self.device),
+            volume=VolumeConfig(device=device), keyframes=keyframes,
+            network=NetworkOptions(weights="tiny", device=device),
         )  # fmt: skip
-        return Perceptron(config, inference=load_inference("tiny", self.device))
+        return Perceptron(config, inference=load_inference("tiny", device))
+
+
+def wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 def spread(ms: list[float]) -> Row:
@@ -103,10 +108,25 @@ def map_section(run: Run) -> Row:
 
 
 def boxes_section(run: Run) -> Row:
-    _, here = devices.chain(run.frames, "cpu", False, "tiny")
-    row, there = devices.chain(run.frames, run.device, True, "tiny")
-    found = devices.same_boxes(here, there)
-    return {"equal": found["same"] == found["left"] == found["right"], **found, **row}
+    found, stages = [], {}
+    for device in ("cpu", run.device):
+        it, spent = run.perceptron(every_frame(len(run.frames)), device), defaultdict(list)
+        for i, frame in enumerate(run.frames):
+            posed = again(frame, 200_000_000 * (i + 1))
+            for name, work in (
+                ("integrate", lambda it=it, posed=posed: it.integrate(posed)),
+                ("perceive", it.perceive),
+            ):
+                start = time.perf_counter()
+                result = work()
+                wait(device)
+                spent[name].append(1e3 * (time.perf_counter() - start))
+            for name, ms in result.stage_ms.items():
+                spent[f"perceive: {name}"].append(ms)
+        found.append(it.prediction.detections)
+        stages[f"{device}_ms" if not stages else "device_ms"] = {k: spread(ms)["median_ms"] for k, ms in spent.items()}
+    row: Row = {"equal": nearly_same_boxes(*found), "boxes": len(found[0]), **stages}
+    return row | ({} if run.device == "cpu" else {"peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6})
 
 
 def launches_section(run: Run) -> Row:

@@ -204,10 +204,10 @@ class Session:
                 at, ahead = posed.T_world_camera[:3, 3], posed.T_world_camera[:3, 2]
                 middle, half = at + 0.25 * WINDOW_M * ahead, np.array([WINDOW_M / 2, WINDOW_M / 2, np.inf])
                 region = Region(middle - half, middle + half)
-                found, began = self.reader.detections(home, out, region, scene.voxels), time.perf_counter()
+                found, began = self.reader.detections(home, out, region, scene.voxels), time.process_time()
                 reach_m = self.perceptron.config.volume.radius_m
                 events += objects.update(found, scene.voxels, stamp_ns, at, reach_m, region, SCORES)
-                tally.update_ms.append(1e3 * (time.perf_counter() - began))
+                tally.update_ms.append(1e3 * (time.process_time() - began))
         return events
 
     def known(self, home: Home, out: frozenset[int]) -> dict[int, SceneObject]:
@@ -280,12 +280,14 @@ def judge(
             tally.add("kept_over_map" if number == 2 else "kept", thing.id == ids_of[true])
     if not number:
         return
+    former = {event.formerly: event.id for event in events}
     reported: set[tuple[str, int]] = set()
     for event in events:
         if event.kind in _HAPPENED:
-            true = whose.get(event.id, at.get(event.id, -1))
+            number_now = former.get(event.id, event.id)
+            true = whose.get(number_now, at.get(number_now, -1))
             right = true in carried.moved or (event.kind == EventKind.LEFT and true in carried.out)
-            right = right and (event.kind == EventKind.LEFT or at.get(event.id, true) == true)
+            right = right and (event.kind == EventKind.LEFT or at.get(number_now, true) == true)
             tally.add("event_right", right)
             tally.wrong[event.kind] += not right
             reported.add((event.kind, true))

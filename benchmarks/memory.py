@@ -11,7 +11,6 @@ shows. The second half of the tour is spilled to the disk. The figures of 2,000 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import tempfile
 import types
@@ -72,11 +71,6 @@ def _walk(roots: Iterable[Any], seen: set[int]) -> int:
     return total
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def drive(it: Perceptron, rooms: int, poses: int) -> None:
     """Drive one lap through the rooms and perceive at every fifth frame."""
     for i, frame in enumerate(frames_of(rooms, poses), 1):
@@ -89,7 +83,7 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
     """Counts and bytes after one lap."""
     inference, name = network(weights, NetworkOptions.precision)
     warm_up()
-    before = resident_bytes()
+    before = report.resident_bytes()
     area_m2 = rooms * ROOM_M[0] * ROOM_M[1]
     config = PerceptronConfig(volume=VolumeConfig(radius_m=1e4, device="cpu"))
     it = Perceptron(config, inference=inference)
@@ -118,7 +112,7 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
             "network_state": held_bytes([it._window.memory, it._window.last], [volume, *volume.keyframes]),
             "process": before,
         },
-        "resident_mib": resident_bytes() / MIB,
+        "resident_mib": report.resident_bytes() / MIB,
     }
     rows["bytes"] |= left_behind(rooms, poses, area_m2)
     return rows

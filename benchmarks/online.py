@@ -42,7 +42,8 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 import torch
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import MapWindow, Predictor, cores
@@ -99,31 +100,18 @@ def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
         x = 0.25 * ROOM_M[0] + length * (2 * t if out else 2 - 2 * t)
         yaw = (0.0 if out else np.pi) + 0.9 * np.sin(2 * np.pi * 6 * t)
         eye = np.array([x, 2.0 + 0.15 * np.sin(8 * np.pi * t), 1.2])
-        forward = np.array([np.cos(yaw), np.sin(yaw), -0.2])
-        forward /= np.linalg.norm(forward)
-        right = np.cross(forward, [0.0, 0.0, 1.0])
-        right /= np.linalg.norm(right)
-        poses.append(make_transform(np.stack([right, np.cross(forward, right), forward], axis=1), eye))
+        poses.append(upright_camera(eye, yaw, np.arctan(0.2)))
     return poses
 
 
 def photograph(T: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Colour and depth images of the camera at ``T``."""
-    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1).reshape(-1, 3) @ T[:3, :3].T
-    eye, depth = T[:3, 3], np.full(len(rays), np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = 1.0 / rays
-        for low, high in boxes:
-            a, b = (low - eye) * inverse, (high - eye) * inverse
-            enter, leave = np.minimum(a, b).max(1), np.maximum(a, b).min(1)
-            depth = np.where((enter < leave) & (enter > 0.05) & (enter < depth), enter, depth)
-        points = eye + np.where(np.isfinite(depth), depth, 0.0)[:, None] * rays
-    noise = np.random.default_rng(int(1e6 * abs(T[0, 3] + T[1, 0]))).normal(size=len(depth))
+    depth, points, _ = view_boxes(T, K, boxes)
+    noise = np.random.default_rng(int(1e6 * abs(T[0, 3] + T[1, 0]))).normal(size=depth.shape)
     known = np.isfinite(depth)
     depth[known] += 0.0015 * depth[known] ** 2 * noise[known]
-    color = (127 + 100 * np.sin(points * [2.1, 3.3, 4.7]) + 20 * np.sin(points[:, ::-1] * 37.0)).astype(np.uint8)
-    return color.reshape(K.height, K.width, 3), depth.reshape(K.height, K.width).astype(np.float32)
+    color = (127 + 100 * np.sin(points * [2.1, 3.3, 4.7]) + 20 * np.sin(points[..., ::-1] * 37.0)).astype(np.uint8)
+    return color, depth.astype(np.float32)
 
 
 def frames_of(rooms: int, count: int) -> list[PosedFrame]:

@@ -14,7 +14,7 @@ from support.agent_scenes import StillScene
 from support.language_scenes import living_room, thing
 
 from embodied_perceptron.agents.source import views_of
-from embodied_perceptron.agents.tools import TOOLS, ToolInputError, call_tool, input_problem
+from embodied_perceptron.agents.tools import TOOLS, ToolInputError, call_tool, read_input
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.language.answer import ground_objects
@@ -330,7 +330,8 @@ def test_schemas_of_input_use_only_what_is_checked():
 
     for tool in TOOLS.values():
         check(tool.input_schema)
-        assert input_problem(tool.input_schema, None)
+        with pytest.raises(ToolInputError, match="arguments must be an object, got None"):
+            read_input(tool.input_schema, None)
 
 
 def with_a_past():

@@ -7,8 +7,9 @@ import pytest
 from support.meanings import in_short
 
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.decoding import Decoder
 from embodied_perceptron.language.lexicon import affordances, serving
-from embodied_perceptron.language.meaning import Decoder, Meaning
+from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_training.language.markup import read_sentence

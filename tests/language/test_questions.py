@@ -55,7 +55,7 @@ def ask(text: str, viewpoint=None):
         ("where is the tv?", [7], "1 found: tv 7; tv 7 is on stand 9"),
         ("how many chairs are there", [3, 4, 8], "3 found"),
         ("is there a lamp", [5], "1 found: lamp 5"),
-        ("is the door open", [14], "door 14: open"),
+        ("is the door open", [14], "1 found: door 14, open"),
     ],
 )
 def test_the_answer_is_in_the_reason(text, ids, reason):

@@ -9,9 +9,8 @@ import pytest
 
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.description import describe
-from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.language.query import Query, with_states
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import GroundingStatus, SceneObject, VoxelSnapshot
 
 LABELS = ("door", "refrigerator", "cabinet", "basket", "towel", "chair")
@@ -62,12 +61,6 @@ def test_what_belongs_to_a_landmark_is_its_own() -> None:
     (near,) = meaning.constraints
     assert [c.value for a in near.anchors for c in a.constraints if c.relation == "state"] == ["open"]
     assert said("is the cabinet next to the open door closed?") == ("closed", False)
-
-
-def test_a_reader_may_count_adjectives_to_the_noun() -> None:
-    """The learned one gives "open door" as the words of the noun."""
-    meaning = with_states(Meaning("the open door", ObjectPhrase("door", (4, 13))))
-    assert [c.value for c in meaning.constraints] == ["open"]
 
 
 def things(*conditions: str, label: str = "door") -> list[SceneObject]:

@@ -17,18 +17,18 @@ def test_the_kernels_compile_and_stay_in_registers(capability: int) -> None:
 
     rows = {row["kernel"]: row for row in kernels.warp_kernels(capability)}
     names = {"touch_blocks", "allocate_blocks", "accumulate", "merge", "clear_blocks", "erase_blocks", "rebuild_table"}
-    assert rows.keys() == names | {"list_distances", "retire_blocks"}
+    assert rows.keys() == names | {"list_distances", "retire_blocks", "find_cells"}
     assert not [row for row in rows.values() if kernels.too_large(row)]
 
 
 @needs_warp
-def test_products_and_sums_are_rounded_one_by_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["mapping.warp_kernels", "nn.view_kernels"])
+def test_products_and_sums_are_rounded_one_by_one(tmp_path: Path, module: str) -> None:
     """A fused multiply-add on a GPU would give other last bits than the loops of the CPU."""
     import warp
 
-    from embodied_perceptron.mapping import warp_kernels
-
-    warp.compile_aot_module(warp_kernels, arch=87, module_dir=tmp_path, use_ptx=True)
+    compiled = importlib.import_module(f"embodied_perceptron.{module}")
+    warp.compile_aot_module(compiled, arch=87, module_dir=tmp_path, use_ptx=True)
     (ptx,) = tmp_path.glob("*.ptx")
     text = ptx.read_text()
     assert "mul.rn.f64" in text

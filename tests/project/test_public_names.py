@@ -24,8 +24,6 @@ def run(code: str) -> str:
     "code",
     [
         "import embodied_perceptron",
-        "import embodied_perceptron.boxes, embodied_perceptron.frame",
-        "from embodied_perceptron import boxes, frame",
         # what walks through all modules asks for names that none of them has
         "import inspect, embodied_perceptron as e; [getattr(m, '__file__', 0) for m in list(sys.modules.values())]",
     ],

@@ -111,8 +111,8 @@ def test_object_that_is_put_down_while_its_old_place_is_out_of_view():
     assert again.to_json() == robot.objects.to_json()
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.0, 5), (0.05, 5), (0.2, 9), (1.0, 9)])
-def test_an_object_was_seen_when_a_tenth_of_its_voxels_were(share, expected):
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 5), (0.02, 5), (0.2, 9), (1.0, 9)])
+def test_an_object_was_seen_when_a_twentieth_of_its_voxels_were(share, expected):
     """Voxels of a wall beside it are newer than the object."""
     snapshot = world(A)
     rng = np.random.default_rng(0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.box_rays import upright_camera
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame, RgbdFrame, ViewDirection
 
 SECOND = 1_000_000_000
@@ -14,10 +15,7 @@ START = LatestCameraPoses()
 
 def camera(x_m: float, y_m: float, yaw_rad: float, down_rad: float = 0.0) -> np.ndarray:
     """An optical frame at (x, y, 1.2) that looks along ``yaw_rad``, ``down_rad`` below the horizon."""
-    c, s, cd, sd = np.cos(yaw_rad), np.sin(yaw_rad), np.cos(down_rad), np.sin(down_rad)
-    forward = np.array([c * cd, s * cd, -sd])
-    right = np.array([s, -c, 0.0])
-    return make_transform(np.stack([right, np.cross(forward, right), forward], axis=1), np.array([x_m, y_m, 1.2]))
+    return upright_camera((x_m, y_m, 1.2), yaw_rad, down_rad)
 
 
 def frame(name: str, stamp_ns: int, T_world_camera: np.ndarray) -> PosedFrame:

@@ -115,10 +115,20 @@ def test_pooling_keeps_nan_and_zeroes_what_it_does_not_reach() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("samples", [1, 2])
-def test_backbone_and_neck(samples: int, training: bool) -> None:
-    """Sites are pruned before anything is computed at them; skip levels have sites that coarser ones do not reach."""
+@pytest.mark.parametrize(
+    ("training", "samples", "broken"),
+    [(False, 1, 0), (True, 1, 0), (False, 2, 0), (True, 2, 0), (False, 1, 3), (False, 1, 1)],
+)
+def test_backbone_and_neck(samples: int, training: bool, broken: int) -> None:
+    """Sites are pruned before anything is computed at them; skip levels have sites that coarser ones do not reach.
+    ``broken``: every so many scores are no number."""
+
+    def score(_: int, out: SparseTensor) -> torch.Tensor:
+        scores = out.feats[:, :1].clone()
+        if broken:
+            scores[::broken] = torch.nan
+        return scores
+
     torch.manual_seed(0)
     backbone = MinkResNet(BACKBONE).train(training)
     neck = TopDownNeck(BACKBONE.channels, 8, keep=120, lateral_channels=6, prune_first=True).train(training)
@@ -128,7 +138,7 @@ def test_backbone_and_neck(samples: int, training: bool) -> None:
         networks = copy.deepcopy(backbone), copy.deepcopy(neck)  # norms count along
         levels = networks[0](fresh(x, by_operations))
         thinned = levels[:2] + [SparseTensor(s.sites.derive(s.keys[::3], s.stride), s.feats[::3]) for s in levels[2:]]
-        results.append(networks[1](thinned, lambda _, out: out.feats[:, :1]))
+        results.append(networks[1](thinned, score))
     for a, b in zip(*results, strict=True):
         assert torch.equal(a.keys, b.keys)
         torch.testing.assert_close(b.feats, a.feats, rtol=1e-4, atol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.box_rays import upright_camera
 from embodied_perceptron.results import SceneObject
 
 
@@ -40,14 +41,8 @@ def living_room() -> list[SceneObject]:
 
 def camera(position, target) -> NDArray[np.float64]:
     """T_world_camera of a level camera (z forward, y down)."""
-    forward = np.asarray(target, float) - np.asarray(position, float)
-    forward /= np.linalg.norm(forward)
-    right = np.cross(forward, [0.0, 0.0, 1.0])
-    right /= np.linalg.norm(right)
-    T = np.eye(4)
-    T[:3, :3] = np.stack([right, np.cross(forward, right), forward], axis=1)
-    T[:3, 3] = position
-    return T
+    x, y, z = np.asarray(target, float) - np.asarray(position, float)
+    return upright_camera(position, np.arctan2(y, x), -np.arctan2(z, np.hypot(x, y)))
 
 
 def moved(objects: list[SceneObject], yaw: float, shift) -> list[SceneObject]:

@@ -12,6 +12,7 @@ from support.online_world import look_at
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, ObjectsConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.detection2d.detections2d import Detections2d, accept_detections
+from embodied_perceptron.geometry.box_rays import view_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -45,19 +46,9 @@ def photograph(
     T: NDArray[np.float64], stamp_ns: int, things: Mapping[str, list[Part]] = THINGS, camera: str = "front"
 ) -> tuple[PosedFrame, NDArray[np.int64]]:
     """The picture, and (H, W) which of ``things`` each pixel shows; -1 = the room."""
-    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T[:3, :3].T
-    eye = T[:3, 3]
-    shown = np.full(u.shape, -1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        depth = np.maximum((ROOM[0] - eye) / rays, (ROOM[1] - eye) / rays).min(-1)
-        for number, parts in enumerate(things.values()):
-            for low, high in parts:
-                a, b = (np.array(low) - eye) / rays, (np.array(high) - eye) / rays
-                enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-                hit = (enter < leave) & (enter > 0) & (enter < depth)
-                depth, shown = np.where(hit, enter, depth), np.where(hit, number, shown)
-    points = eye + depth[..., None] * rays
+    parts = [(number, part) for number, parts in enumerate(things.values()) for part in parts]
+    depth, points, part = view_boxes(T, K, [corners for _, corners in parts], ROOM)
+    shown = np.append([number for number, _ in parts], -1)[part]
     color = (127 + 120 * np.sin(points * [3.1, 4.3, 5.7] + [0, 1, 2])).astype(np.uint8)
     return PosedFrame(RgbdFrame(stamp_ns, camera, color, depth.astype(np.float32), K), T), shown
 

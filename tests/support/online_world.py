@@ -18,6 +18,7 @@ from embodied_perceptron.config import (
     SegmentationConfig,
     VolumeConfig,
 )
+from embodied_perceptron.geometry.box_rays import view_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
@@ -44,17 +45,7 @@ def look_at(eye, target) -> NDArray[np.float64]:
 
 def photograph(T: NDArray[np.float64], stamp_ns: int, boxes: Boxes = BOXES, camera: str = "front") -> PosedFrame:
     """A room with boxes in it; colours vary from place to place."""
-    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T[:3, :3].T
-    eye = T[:3, 3]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        a, b = (ROOM[0] - eye) / rays, (ROOM[1] - eye) / rays
-        depth = np.maximum(a, b).min(-1)
-        for low, high in boxes:
-            a, b = (low - eye) / rays, (high - eye) / rays
-            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-            depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
-    points = eye + depth[..., None] * rays
+    depth, points, _ = view_boxes(T, K, boxes, ROOM)
     color = (127 + 120 * np.sin(points * [3.1, 4.3, 5.7] + [0, 1, 2])).astype(np.uint8)
     return PosedFrame(RgbdFrame(stamp_ns, camera, color, depth.astype(np.float32), K), T)
 

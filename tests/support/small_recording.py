@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import TumWriter
 
 S = 1_000_000_000
@@ -30,29 +31,14 @@ def camera_pose(i: int, frames: int) -> np.ndarray:
     """Standing at x = -1.5 to -0.5, looking along +x, 1.2 m high, pitched down, turning a little."""
     t = i / max(1, frames - 1)
     yaw, pitch = 0.5 * (t - 0.3), 0.32
-    forward = np.array([np.cos(yaw) * np.cos(pitch), np.sin(yaw) * np.cos(pitch), -np.sin(pitch)])
-    right = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
-    R = np.column_stack([right, np.cross(forward, right), forward])
-    return make_transform(R, np.array([-1.5 + t, 0.1 * t, 1.2]))
+    return upright_camera((-1.5 + t, 0.1 * t, 1.2), yaw, pitch)
 
 
 def render(T_world_camera: np.ndarray, camera: Intrinsics = INTRINSICS) -> tuple[np.ndarray, np.ndarray]:
     """Exact (H, W, 3) colour with a pattern of 10 cm, and (H, W) float32 depth; +Inf where nothing is hit."""
-    u, v = np.meshgrid(np.arange(camera.width), np.arange(camera.height))
-    rays = np.stack([(u - camera.cx) / camera.fx, (v - camera.cy) / camera.fy, np.ones_like(u, float)], -1)
-    rays = rays @ T_world_camera[:3, :3].T
-    origin = T_world_camera[:3, 3]
-    depth = np.full(u.shape, np.inf)
-    color = np.zeros((*u.shape, 3))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for low, high, rgb in BOXES:
-            a, b = (np.asarray(low) - origin) / rays, (np.asarray(high) - origin) / rays
-            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-            hit = (enter < leave) & (enter > 0) & (enter < depth)
-            depth = np.where(hit, enter, depth)
-            point = origin + rays * np.where(hit, enter, 0.0)[..., None]
-            pattern = 0.92 + 0.08 * ((np.floor(point * 10 + 1e-6).sum(-1) % 2) > 0)
-            color = np.where(hit[..., None], np.asarray(rgb) * pattern[..., None], color)
+    depth, points, box = view_boxes(T_world_camera, camera, [(low, high) for low, high, _ in BOXES])
+    pattern = 0.92 + 0.08 * ((np.floor(points * 10 + 1e-6).sum(-1) % 2) > 0)
+    color = np.array([rgb for *_, rgb in BOXES] + [(0, 0, 0)])[box] * pattern[..., None]
     return color.astype(np.uint8), depth.astype(np.float32)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -35,16 +36,7 @@ class TexturedRoom:
 
     def photograph(self, T_room_camera: F64, light: float = 1.0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """(H, W, 3) colour and (H, W) exact depth."""
-        u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
-        rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T_room_camera[:3, :3].T
-        eye = T_room_camera[:3, 3]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            depth = np.maximum((self.low - eye) / rays, (self.high - eye) / rays).min(-1)
-            for low, high in self.boxes:
-                a, b = (low - eye) / rays, (high - eye) / rays
-                enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-                depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
-        points = eye + depth[..., None] * rays
+        depth, points, _ = view_boxes(T_room_camera, K, self.boxes, (self.low, self.high))
         if np.isfinite(self.period_m):
             points[..., 0] = np.mod(points[..., 0], self.period_m)
         patch = np.floor(points / _PATCH_M + 1e-6).astype(np.int64)
@@ -67,10 +59,7 @@ class TexturedRoom:
 
 def camera_pose(at_m: tuple[float, float], yaw_rad: float, pitch_rad: float = 0.3) -> F64:
     """(4, 4) optical frame 1.2 m high that looks along ``yaw`` and ``pitch`` downwards."""
-    c, s, cp, sp = np.cos(yaw_rad), np.sin(yaw_rad), np.cos(pitch_rad), np.sin(pitch_rad)
-    forward, right = np.array([c * cp, s * cp, -sp]), np.array([s, -c, 0.0])
-    R = np.column_stack([right, np.cross(forward, right), forward])
-    return make_transform(R, np.array([*at_m, 1.2]))
+    return upright_camera((*at_m, 1.2), yaw_rad, pitch_rad)
 
 
 def level_pose(yaw_rad: float, shift_m: tuple[float, float, float]) -> F64:

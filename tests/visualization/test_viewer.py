@@ -16,7 +16,7 @@ from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxel
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import Tags, clip_to_near_plane, color_of_id, draw_boxes_on_image
-from embodied_perceptron.visualization.rerun import RerunRecorder
+from embodied_perceptron.visualization.rerun import RerunRecorder, write_rrd
 from embodied_perceptron.visualization.top_view import render_top_view
 
 RED, GREEN, BLUE, GREY = (220, 30, 30), (30, 200, 40), (40, 60, 220), (120, 120, 120)
@@ -198,19 +198,8 @@ def test_colors_of_neighbouring_ids_differ():
 # ------------------------------------------------------------------------------------------------------------- rerun
 
 
-def test_recording_holds_everything(tmp_path, furnished):
-    pytest.importorskip("rerun")
-    path = tmp_path / "run.rrd"
-    crate = thing(4, [1.4, 0, 0.3, 0.6, 0.6, 0.6, 0, 0, 0])
-    perception = Perception(2, (crate,), (), furnished.semantic, furnished.grid, furnished.voxels)
-    with RerunRecorder(path, depth=True) as recorder:
-        for i in range(2):
-            frame = RgbdFrame(i, "front left", np.zeros((240, 320, 3), np.uint8), np.ones((240, 320), np.float32), K)
-            recorder.log_frame(PosedFrame(frame, FORWARD))
-        recorder.log_perception(perception)
-        recorder.log_grounding(Grounding("the crate", GroundingStatus.FOUND, (crate,)))
-        recorder.log_grounding(Grounding("a cow", GroundingStatus.INVALID, reason="no language model loaded"))
-    assert path.stat().st_size > 10_000
+def printed(path):
+    """The contents of a sound recording, as the Rerun command prints them."""
 
     def command(*args):
         done = subprocess.run(
@@ -220,20 +209,38 @@ def test_recording_holds_everything(tmp_path, furnished):
         return done.stdout + done.stderr
 
     command("verify", str(path))
-    text = command("print", "-vvv", str(path))
-    for entity in (
-        "/world/camera/front_left",
-        "/world/camera/front_left/color",
-        "/world/camera/front_left/depth",
-        "/world/voxels",
-        "/world/semantic",
-        "/world/objects",
-        "/world/answer",
-        "/world/grid",
-        "/world/path",
-        "/queries",
-    ):
-        assert entity in text, entity
+    return command("print", "-vvv", str(path))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_recording_holds_everything(tmp_path, furnished, finished):
+    pytest.importorskip("rerun")
+    path = tmp_path / "run.rrd"
+    crate = thing(4, [1.4, 0, 0.3, 0.6, 0.6, 0.6, 0, 0, 0])
+    perception = Perception(2, (crate,), (), furnished.semantic, furnished.grid, furnished.voxels)
+    images = np.zeros((240, 320, 3), np.uint8), np.ones((240, 320), np.float32)
+    frames = [PosedFrame(RgbdFrame(i, "front left", *images, K), FORWARD) for i in range(2)]
+    answers = [
+        Grounding("the crate", GroundingStatus.FOUND, (crate,)),
+        Grounding("a cow", GroundingStatus.INVALID, reason="no language model loaded"),
+    ]
+    if finished:
+        path_m = np.zeros((2, 3))
+        sightings = [(1, (crate,))]
+        write_rrd(path, perception, path_m, frames, sightings=sightings, answers=[(2, a) for a in answers])
+    else:
+        with RerunRecorder(path) as recorder:
+            for posed in frames:
+                recorder.log_frame(posed)
+            recorder.log_perception(perception)
+            for answer in answers:
+                recorder.log_grounding(answer)
+    assert path.stat().st_size > 10_000
+    text = printed(path)
+    for entity in ("camera/front_left", "camera/front_left/color", "voxels", "semantic", "objects", "answer", "grid"):
+        assert f"/world/{entity}" in text, entity
+    assert "/world/path" in text
+    assert "/queries" in text
     for words in ("crate 4 (0.90)", "'the crate': FOUND crate 4", "no language model loaded"):
         assert words in text, words
 

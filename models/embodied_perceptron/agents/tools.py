@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -630,11 +631,10 @@ def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
     """Call a tool. Raises :class:`ToolInputError`, and :class:`.SceneUnavailableError` without a scene."""
     if name not in TOOLS:
         raise ToolInputError(f"there is no tool {_short(name)}; there are {', '.join(TOOLS)}")
-    given = understood(TOOLS[name].input_schema, {} if arguments is None else arguments)
-    problem = input_problem(TOOLS[name].input_schema, given)
-    if problem:
-        raise ToolInputError(f"{name}: {problem}")
-    assert isinstance(given, Mapping)
+    try:
+        given = read_input(TOOLS[name].input_schema, {} if arguments is None else arguments)
+    except ToolInputError as error:
+        raise ToolInputError(f"{name}: {error}") from None
     answer = TOOLS[name].answer(source, given)
     return answer if name == "describe" else ToolAnswer(_without_tags(answer.values), answer.pictures)
 
@@ -648,7 +648,7 @@ def _without_tags(value: Any) -> Any:
     return [_without_tags(entry) for entry in value] if isinstance(value, list) else value
 
 
-_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+_KINDS: Mapping[str, tuple[Any, str]] = {
     "object": (Mapping, "an object"),
     "array": (list, "a list"),
     "string": (str, "a text"),
@@ -656,69 +656,50 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "integer": (int, "a whole number"),
     "number": ((int, float), "a number"),
 }
-
-
 _MAX_JSON = 20_000  # characters; 500 ids have 9,000
 _ABSENT = (None, "null", "None")
 
 
-def understood(schema: Schema, value: object) -> object:
-    """A JSON value with texts in place of lists, numbers and flags read, and optional arguments that are null left out.
+def read_input(schema: Schema, value: Any, where: str = "") -> Any:
+    """Read a JSON value by an input schema. Raises :class:`ToolInputError` for an invalid one.
 
     Many models send ``"[1, 2]"`` for a list, ``"1"`` for a number, ``"true"`` for a flag, and null for an option that
-    they do not use. Values with more than one meaning stay, so that :func:`input_problem` refuses them.
+    they do not use: these are read. Values with more than one meaning are refused.
     """
     kind = schema["type"]
+    python_type, words = _KINDS[kind]
     if kind != "string" and isinstance(value, str) and len(value) <= _MAX_JSON:
-        try:
+        with suppress(ValueError, RecursionError):
             read = json.loads(value.lower() if kind == "boolean" else value)
-        except (ValueError, RecursionError):
-            return value
-        number = kind in ("integer", "number") and type(read) in (int, float)
-        value = read if number or (kind not in ("integer", "number") and isinstance(read, _KINDS[kind][0])) else value
-    if kind == "array" and isinstance(value, list):
-        return [understood(schema["items"], entry) for entry in value]
-    if kind != "object" or not isinstance(value, Mapping):
-        return value
-    known, needed = schema["properties"], schema["required"]
-    used = {k: v for k, v in value.items() if k not in known or k in needed or v not in _ABSENT}
-    return {k: understood(known[k], v) if k in known else v for k, v in used.items()}
-
-
-def input_problem(schema: Schema, value: object, where: str = "") -> str:
-    """Problem of a JSON value with an input schema, in words; empty when it is valid."""
-    kind, words = _KINDS[schema["type"]]
-    if isinstance(value, float) and value.is_integer() and schema["type"] == "integer":
+            if type(read) in (int, float) if kind in ("integer", "number") else isinstance(read, python_type):
+                value = read
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and schema["type"] != "boolean"):
-        return f"{where or 'arguments'} must be {words}, got {_short(value)}"
-    if isinstance(value, Mapping):
-        return _object_problem(schema, value)
-    if isinstance(value, list):
+    if not isinstance(value, python_type) or (isinstance(value, bool) and kind != "boolean"):
+        raise ToolInputError(f"{where or 'arguments'} must be {words}, got {_short(value)}")
+    if kind == "object":
+        return _read_object(schema, value)
+    if kind == "array":
         low, high = schema.get("minItems", 0), schema.get("maxItems", math.inf)
         if not low <= len(value) <= high:
             wanted = f"{low:g}" if low == high else f"at most {high:g}"
-            return f"{where} must have {wanted} entries, got {len(value)}"
-        return next((p for i, v in enumerate(value) if (p := input_problem(schema["items"], v, f"{where}[{i}]"))), "")
-    if isinstance(value, str):
-        most = schema.get("maxLength", math.inf)
-        return f"{where} must have at most {most:g} characters, got {len(value)}" if len(value) > most else ""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-        if not low <= value <= high:  # NaN neither
-            return f"{where} must be from {low} to {high}, got {_short(value)}"
-    return ""
+            raise ToolInputError(f"{where} must have {wanted} entries, got {len(value)}")
+        return [read_input(schema["items"], entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+    if kind == "string" and len(value) > schema.get("maxLength", math.inf):
+        raise ToolInputError(f"{where} must have at most {schema['maxLength']:g} characters, got {len(value)}")
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    if kind in ("integer", "number") and not low <= value <= high:  # NaN neither
+        raise ToolInputError(f"{where} must be from {low} to {high}, got {_short(value)}")
+    return value
 
 
-def _object_problem(schema: Schema, value: Mapping[Any, object]) -> str:
-    known = schema["properties"]
-    unknown = [name for name in value if name not in known]
-    if unknown:
-        return f"there is no argument {_short(unknown[0])}; there are {', '.join(known)}"
-    missing = [name for name in schema["required"] if name not in value]
-    if missing:
-        return f"{missing[0]} must be given: {known[missing[0]]['description']}"
-    return next((p for name, v in value.items() if (p := input_problem(known[name], v, name))), "")
+def _read_object(schema: Schema, value: Mapping[Any, Any]) -> Values:
+    known, needed = schema["properties"], schema["required"]
+    if unknown := [name for name in value if name not in known]:
+        raise ToolInputError(f"there is no argument {_short(unknown[0])}; there are {', '.join(known)}")
+    if missing := [name for name in needed if name not in value]:
+        raise ToolInputError(f"{missing[0]} must be given: {known[missing[0]]['description']}")
+    return {k: read_input(known[k], v, k) for k, v in value.items() if k in needed or v not in _ABSENT}
 
 
 def _short(value: object) -> str:

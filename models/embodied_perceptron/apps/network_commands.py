@@ -9,9 +9,8 @@ import dataclasses
 import json
 import subprocess
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -30,30 +29,9 @@ from embodied_perceptron.apps.command_line import (
 weights_app = typer.Typer(help="Shipped weights.", no_args_is_help=True)
 
 
-class Preset(str, Enum):
-    """Presets of the network."""
-
-    tiny = "tiny"
-    base = "base"
-    paper = "paper"
-
-
-class Task(str, Enum):
-    """Heads of the network."""
-
-    all = "all"
-    detection = "detection"
-    occupancy = "occupancy"
-    grounding = "grounding"
-
-
-class OfficialTask(str, Enum):
-    """Task of a released checkpoint."""
-
-    detection = "detection"
-    continuous = "continuous-detection"
-    occupancy = "occupancy"
-    grounding = "grounding"
+Preset = Literal["tiny", "base", "paper"]
+Task = Literal["all", "detection", "occupancy", "grounding"]  # heads of the network
+ReleasedTask = Literal["detection", "continuous-detection", "occupancy", "grounding"]
 
 
 def register(app: typer.Typer) -> None:
@@ -69,14 +47,14 @@ def register(app: typer.Typer) -> None:
 
 def model(
     preset: Annotated[Preset, typer.Argument(help="Which network.")],
-    task: Annotated[Task, typer.Option(help="Task: which heads.")] = Task.all,
+    task: Annotated[Task, typer.Option(help="Task: which heads.")] = "all",
     classes: Annotated[int, typer.Option("--class-count", "--classes", min=1, help="Detection classes.")] = 284,
 ) -> None:
     """Print the stages of a network: channels, strides, cells, parameters."""
     from embodied_perceptron.nn.summary import networks_of, stage_rows  # torch loads only when needed
 
     console = Console()
-    for config in networks_of(preset.value, task.value, classes):
+    for config in networks_of(preset, task, classes):
         rows = stage_rows(config)
         heads = [n for n in ("detection", "occupancy", "grounding") if getattr(config, n) is not None]
         title = f"{config.name}: {', '.join(heads)}; <= {config.max_sites:,} sites of {config.voxel_size_m:g} m"
@@ -92,7 +70,7 @@ def model(
 
 
 _RELEASE: dict[str, Any] = {"exists": True, "dir_okay": False, "help": "Released checkpoint (.pth)."}
-_ReleasedTask = Annotated[OfficialTask, typer.Option(help="Task: of the checkpoint.")]
+_ReleasedTask = Annotated[ReleasedTask, typer.Option(help="Task: of the checkpoint.")]
 _ConvertedFile = Annotated[Path, out_file(help="File to write: weights (.safetensors).")]
 
 
@@ -116,10 +94,10 @@ def convert(
     from embodied_perceptron.weights.checkpoint import CheckpointError, load_into, load_official, read_official_file
 
     try:
-        kind: Any = task.value.removeprefix("continuous-")
+        kind: Any = task.removeprefix("continuous-")
         imported = load_official(read_official_file(file), kind)
         config = released(network_config("paper", kind, num_classes=len(DETECTION_CLASSES)))
-        if task is OfficialTask.continuous:
+        if task != kind:
             config = dataclasses.replace(config, detection=DetectionConfig(keep=20_000))
         network = PerceptionNetwork(config)
         load_into(network, imported.state, str(file))
@@ -128,7 +106,7 @@ def convert(
     except (CheckpointError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
-    typer.echo(f"{out}: {len(imported.state)} parameters of a {task.value} network")
+    typer.echo(f"{out}: {len(imported.state)} parameters of a {task} network")
     typer.echo(f"{len(imported.unused)} keys of {file.name} were not used" + (":" if imported.unused else ""))
     for key in imported.unused:
         typer.echo(f"  {key}")

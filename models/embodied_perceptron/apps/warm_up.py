@@ -24,8 +24,9 @@ from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
 from embodied_perceptron.geometry.suppression import nms
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.naming import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 _CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
 # in the room: level, one metre above the floor, looking along x
-_T_ROOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
+_T_ROOM_CAMERA = upright_camera((0.0, 0.0, 1.0), 0.0, 0.0)
 # the walls are not parallel to an axis of the world, as on a real robot
 _T_WORLD_ROOM = make_transform(np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), np.zeros(3))
 _ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
@@ -167,14 +168,4 @@ def compile_kernels(on_step: Callable[[int, int], None] = lambda step, steps: No
 
 def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
     """Render (120, 160) depth in metres of the floor, walls and (N, 2, 3) boxes given by their extreme corners."""
-    rays, _ = back_project(np.ones((_CAMERA.height, _CAMERA.width)), _CAMERA)
-    direction = rays @ _T_ROOM_CAMERA[:3, :3].T
-    direction = np.where(np.abs(direction) < 1e-9, 1e-9, direction)  # (H, W, 3), z component 1 along the optical axis
-    origin = _T_ROOM_CAMERA[:3, 3]
-    depth = np.maximum((_ROOM[0] - origin) / direction, (_ROOM[1] - origin) / direction).min(-1)
-    for low, high in things:
-        a, b = (low - origin) / direction, (high - origin) / direction
-        enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
-        depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
-    depth_m: NDArray[np.float32] = depth.astype(np.float32)
-    return depth_m
+    return view_boxes(_T_ROOM_CAMERA, _CAMERA, things, _ROOM).depth_m.astype(np.float32)

@@ -60,12 +60,14 @@ def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
 
 def euler_to_matrix(angles: Tensor) -> Tensor:
     """(..., 3) alpha, beta, gamma -> (..., 3, 3) ``Rz(alpha) @ Rx(beta) @ Ry(gamma)``."""
-    ca, cb, cg = torch.cos(angles).unbind(-1)
-    sa, sb, sg = torch.sin(angles).unbind(-1)
+    alpha, beta, gamma = torch.stack([torch.cos(angles), torch.sin(angles)]).unbind(-1)  # cosine and sine of each
+    cb, sb = beta
+    products, tilted = alpha[:, None] * gamma, (alpha * sb)[:, None] * gamma  # (2, 2, ...)
+    level_alpha, level_gamma = alpha * cb, cb * gamma
     entries = [
-        ca * cg - sa * sb * sg, -sa * cb, ca * sg + sa * sb * cg,
-        sa * cg + ca * sb * sg, ca * cb, sa * sg - ca * sb * cg,
-        -cb * sg, sb, cb * cg,
+        products[0, 0] - tilted[1, 1], -level_alpha[1], products[0, 1] + tilted[1, 0],
+        products[1, 0] + tilted[0, 1], level_alpha[0], products[1, 1] - tilted[0, 0],
+        -level_gamma[1], sb, level_gamma[0],
     ]  # fmt: skip
     return torch.stack(entries, dim=-1).reshape(*angles.shape[:-1], 3, 3)
 

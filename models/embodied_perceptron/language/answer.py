@@ -40,6 +40,7 @@ from embodied_perceptron.geometry.suppression import (
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, ScenePrediction, viewpoint_of
 from embodied_perceptron.language.class_list import ClassList
 from embodied_perceptron.language.colors import color_names, mean_colors
+from embodied_perceptron.language.decoding import speaks_of_states
 from embodied_perceptron.language.lexicon import (
     is_known_noun,
     lexicon,
@@ -55,9 +56,7 @@ from embodied_perceptron.language.query import (
     MeaningReader,
     NamedQuery,
     Query,
-    asks,
     query_problem,
-    speaks_of_states,
     with_user_names,
 )
 from embodied_perceptron.language.questions import UNKNOWN, attribute_words
@@ -585,7 +584,7 @@ class _Answer:
         stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
         for term in stated:
             likely = self.scorer.likely(term)
-            if term.constraint.relation == "state" and np.isnan(likely[members]).all() and asks(meaning.text):
+            if term.constraint.relation == "state" and np.isnan(likely[members]).all() and meaning.kind != "object":
                 return f"whether the {noun} is {term.constraint.value} is not known"
             if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
                 return self._none_is(noun, _words(term.constraint))
@@ -645,7 +644,8 @@ class _Answer:
         if wanted is not None and len(chosen) > wanted:
             words = f"{len(chosen)} {pluralize(noun)} fit, not {wanted}"
             return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
-        names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
+        states = [_words(c) for c in meaning.constraints if c.relation == "state"]
+        names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
 
     def attribute(self, decided: _Decided) -> _Decided:

@@ -145,25 +145,20 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
 
     Raises ``ValueError`` for a name that is none of the known ones.
     """
-    return name_probabilities(rgb, name)[1]
+    return np.asarray(_name_probabilities(rgb)[:, _column(name)])
 
 
-def name_probabilities(rgb: NDArray[np.generic], name: str) -> tuple[F64, F64]:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, K) probabilities of all K names, and
-    (N,) of ``name``; NaN stays NaN.
-
-    Raises ``ValueError`` for a name that is none of the known ones.
-    """
+def _column(name: str) -> int:
     names = _distributions()[0]
     if name not in names:
         raise ValueError(f"{name!r} is not a known colour; known are {', '.join(names)}")
-    of_all = _name_probabilities(rgb)
-    return of_all, np.asarray(of_all[:, names.index(name)])
+    return names.index(name)
 
 
 def color_likelihood(colors: F64, name: str) -> F64:
     """(N, 3) mean sRGB in 0..255 of all objects -> (N,) likelihood that ``name`` fits each; NaN stays NaN."""
-    of_all, own = name_probabilities(colors, name)
+    of_all = _name_probabilities(colors)
+    own = np.asarray(of_all[:, _column(name)])
     share = own / np.maximum(of_all.max(axis=1, initial=0.0), 1e-9)
     return sigmoid((own - _NAME_PROBABILITY) / 0.04) * sigmoid((share - _NAME_SHARE) / 0.05)
 

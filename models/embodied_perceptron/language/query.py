@@ -1,7 +1,7 @@
 """A query about the map: the sentence, how to answer it, and how its meaning is read.
 
-A query passes, in this order: checks of the text, names that users gave objects, spelling, the network that reads the
-words, and states ("open", "empty").
+A query passes, in this order: checks of the text, names that users gave objects, spelling, and the network that reads
+the words.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.language.decoding import Decoder
 from embodied_perceptron.language.lexicon import (
     UNITS,
     Word,
@@ -43,15 +44,11 @@ from embodied_perceptron.language.meaning import (
     TWO_SIDED,
     WITH_OTHER,
     WITHOUT_OTHER,
-    Constraint,
-    Decoder,
     Entity,
     Meaning,
-    ObjectPhrase,
     Predicate,
     SentenceGraph,
 )
-from embodied_perceptron.language.object_states import STATES_OF
 from embodied_perceptron.language.questions import read_question
 from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwork
 from embodied_perceptron.nn.text_encoder import minilm_folder
@@ -500,7 +497,7 @@ def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Reading: the network draws graphs over the words, and :class:`~.meaning.Decoder` makes a meaning of each.
+# Reading: the network draws graphs over the words, and :class:`~.decoding.Decoder` makes a meaning of each.
 
 _NEGATIVE_LENGTH = re.compile(
     rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(unit for unit, _ in UNITS)})", re.IGNORECASE
@@ -532,12 +529,8 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
 
 
 def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
-    """Read ``text`` with the embedded reader, states and questions included. Raises as :func:`read_meaning`."""
-
-    def read(words: str) -> Meaning:
-        return with_states(read_meaning(words, labels))
-
-    return read_question(text, read) or read(text)
+    """Read ``text`` with the embedded reader, questions included. Raises as :func:`read_meaning`."""
+    return read_question(text, lambda words: read_meaning(words, labels)) or read_meaning(text, labels)
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
@@ -547,17 +540,10 @@ def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
         if (
             other.target is not None
             and not other.problem
-            and not _says_less(other, first)
             and all(replace(other, probability=m.probability) != m for m in kept)
         ):
             kept.append(other)
     return tuple(kept[1:])
-
-
-def _says_less(other: Meaning, first: Meaning) -> bool:
-    """Whether a reading only drops constraints of the first: it would be found whatever the sentence says."""
-    same = other.target == first.target and other.kind == first.kind
-    return same and len(other.constraints) < len(first.constraints) and set(other.constraints) <= set(first.constraints)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -566,6 +552,7 @@ def _says_less(other: Meaning, first: Meaning) -> bool:
 READER_WEIGHTS = Path(__file__).parent / "lexicon" / "sentence_reader.safetensors"
 _LEAST_TARGET = 0.1  # least probability of the target word, where no word is more likely a target than not
 _LEAST_SHARE = 0.1  # of the best reading's probability: readings below it are dropped
+_LEAST_INTENT = 0.25  # the same for another intent
 _MOST_OTHERS = 3  # alternative readings
 _SECOND = 0.25  # least probability of a second landmark of "between", "closer to A than to B"
 F32 = NDArray[np.float32]
@@ -598,7 +585,7 @@ class SentenceReader:
         return cls(network)
 
     def read(self, text: str, words: Sequence[Word]) -> tuple[SentenceGraph, ...]:
-        """The most likely graph over ``words``, then alternatives that differ from it in one decision, best first."""
+        """The most likely graph over ``words``, then alternatives that differ from it in one piece or in the intent."""
         if not words:
             return (SentenceGraph("none"),)
         with torch.inference_mode():
@@ -609,25 +596,6 @@ class SentenceReader:
 def graphs_of(scores: Scores, b: int, count: int) -> tuple[SentenceGraph, ...]:
     """Graphs over the ``count`` words of sentence ``b``; see :meth:`SentenceReader.read`."""
     return WordScores.of(scores, b, count).graphs()
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One decision in which a reading differs from the best one.
-
-    Attributes:
-        share: probability of the reading as a share of the best reading's.
-        pieces: all pieces, where one is different; else None.
-        arc: (first word, "owner" or "other") of the predicate whose arc is different.
-        denied: first word of the predicate whose negation is different.
-        intent: the different intent.
-    """
-
-    share: float
-    pieces: tuple[_Piece, ...] | None = None
-    arc: tuple[int, str] | None = None
-    denied: int = -1
-    intent: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -667,104 +635,52 @@ class WordScores:
             found = _with_target(self.parts, found)
             if not found:
                 return (SentenceGraph("none", probability=sure),)
-        doubts: list[_Change] = []
-        first = self._graph(intent, sure, found, doubts=doubts)
-        doubts += self._other_pieces(found)
+        first = self._graph(intent, sure, found)
+        doubts = [(share, intent, pieces) for share, pieces in self._other_pieces(found)]
         second = int(self.intent.argsort()[-2])
-        if INTENTS[second] != "none":
-            doubts.append(_Change(float(self.intent[second]) / sure, intent=INTENTS[second]))
-        likely = sorted((d for d in doubts if d.share > _LEAST_SHARE), key=lambda d: -d.share)[:_MOST_OTHERS]
-        others = []
-        for d in likely:
-            other = self._graph(d.intent or intent, 1.0, found if d.pieces is None else d.pieces, d)
-            others.append(replace(other, probability=first.probability * d.share))
-        return (first, *others)
+        if INTENTS[second] != "none" and float(self.intent[second]) > _LEAST_INTENT * sure:
+            doubts.append((float(self.intent[second]) / sure, INTENTS[second], found))
+        likely = sorted((d for d in doubts if d[0] > _LEAST_SHARE), key=lambda d: -d[0])[:_MOST_OTHERS]
+        others = [(share, self._graph(other, 1.0, pieces)) for share, other, pieces in likely]
+        return (first, *(replace(other, probability=first.probability * share) for share, other in others))
 
-    def _graph(
-        self,
-        intent: str,
-        sure: float,
-        pieces: Sequence[_Piece],
-        change: _Change | None = None,
-        doubts: list[_Change] | None = None,
-    ) -> SentenceGraph:
-        """The graph of ``pieces`` with the most likely arcs, except for ``change``; ``doubts`` gets alternatives."""
+    def _graph(self, intent: str, sure: float, pieces: Sequence[_Piece]) -> SentenceGraph:
+        """The graph of ``pieces`` with the most likely arcs."""
         entities = _entities([piece for piece in pieces if piece[0] in ENTITIES], self.arcs["same"])
         predicates = []
-        doubts = [] if doubts is None else doubts
-        for _, _, _, chance in pieces:
+        for name, first, last, chance in pieces:
             sure *= chance
-        for name, first, last, _ in pieces:
             if name in ENTITIES:
                 continue
             owner, others, no = NO_ENTITY, tuple[int, ...](), False
             if name not in (NEGATION, EXCLUSION):
-                denied = float(self.denied[first])
-                no = (denied > 0.5) != (change is not None and change.denied == first)
-                doubts.append(_Change(min(denied, 1.0 - denied) / max(denied, 1.0 - denied), denied=first))
+                no = float(self.denied[first]) > 0.5
                 if not name.startswith("speaker-"):
-                    ranked = _ranked(self.arcs["owner"][first], entities)
-                    owner, chance = ranked[change is not None and change.arc == (first, "owner") and len(ranked) > 1]
-                    sure *= chance
-                    doubts += [_Change(other / chance, arc=(first, "owner")) for _, other in ranked[1:2]]
+                    owner, likely = _ranked(self.arcs["owner"][first], entities)[0]
+                    sure *= likely
             if name in WITH_OTHER:
-                choices = _others(name, self.arcs["other"][first], entities, owner)
-                others, chance = choices[change is not None and change.arc == (first, "other") and len(choices) > 1]
-                sure *= chance
-                doubts += [_Change(other / max(chance, 1e-9), arc=(first, "other")) for _, other in choices[1:2]]
+                others, likely = _others(name, self.arcs["other"][first], entities, owner)
+                sure *= likely
             predicates.append(Predicate(first, last, name, owner, others, no))
         return SentenceGraph(intent, tuple(entities), tuple(predicates), sure)
 
-    def _chance(self, piece: _Piece, kind: str) -> float:
-        """Probability that the words of a piece are of ``kind``; of no kind for ""."""
-        _, first, last, _ = piece
-        if not kind:
-            return float(self.parts[first:last, 0].mean()) + 1e-6
-        column = 1 + KINDS.index(kind)
-        both = self.parts[first:last, column] + self.parts[first:last, column + len(KINDS)]
-        return float(both.mean()) + 1e-6
-
-    def _other_pieces(self, pieces: Sequence[_Piece]) -> Iterator[_Change]:
-        """Alternatives: another target, a piece of another kind, one piece less, or one more."""
-        swapped = self._about_another(pieces)
-        if swapped is not None:
-            yield swapped
-        for k, piece in enumerate(pieces):
-            kind, first, last, _ = piece
-            if kind == TARGET:
-                continue
+    def _other_pieces(self, pieces: Sequence[_Piece]) -> Iterator[tuple[float, list[_Piece]]]:
+        """Alternatives with their share of the probability: a piece of another kind, or one more piece."""
+        target = KINDS.index(TARGET)
+        for k, (kind, first, last, _) in enumerate(pieces):
             chance = self.parts[first:last, 1:].reshape(last - first, 2, len(KINDS)).sum(axis=1).mean(axis=0)
-            chance[[KINDS.index(kind), KINDS.index(TARGET)]] = 0.0
-            other, none = KINDS[int(chance.argmax())], self._chance(piece, "")
-            share = max(float(chance.max()), none) / self._chance(piece, kind)
-            rest = [*pieces[:k], *pieces[k + 1 :]]
-            if float(chance.max()) > none:
-                rest.insert(k, (other, first, last, 1.0))
-            yield _Change(share, tuple(rest))
+            own, none = float(chance[KINDS.index(kind)]), float(self.parts[first:last, 0].mean())
+            chance[[KINDS.index(kind), target]] = 0.0
+            if kind != TARGET and float(chance.max()) > none:
+                other: _Piece = (KINDS[int(chance.argmax())], first, last, 1.0)
+                yield float(chance.max()) / max(own, 1e-6), [*pieces[:k], other, *pieces[k + 1 :]]
         read = {i for _, first, last, _ in pieces for i in range(first, last)}
         for i in range(len(self.parts)):
             begins = self.parts[i, 1 : 1 + len(KINDS)].copy()
-            begins[KINDS.index(TARGET)] = 0.0
+            begins[target] = 0.0
             if i not in read and begins.max() > _LEAST_SHARE * self.parts[i, 0]:
                 more = sorted([*pieces, (KINDS[int(begins.argmax())], i, i + 1, 1.0)], key=lambda p: p[1])
-                yield _Change(float(begins.max() / self.parts[i, 0]), tuple(more))
-
-    def _about_another(self, pieces: Sequence[_Piece]) -> _Change | None:
-        """The pieces with another entity as target; None where there is only one."""
-
-        def instead(piece: _Piece) -> str:
-            return max((k for k in ENTITIES if k not in (TARGET, EXCLUDED)), key=lambda kind: self._chance(piece, kind))
-
-        old = [p for p in pieces if p[0] == TARGET]
-        others = [p for p in pieces if p[0] in ENTITIES and p[0] not in (TARGET, EXCLUDED)]
-        if not others:
-            return None
-        new = max(others, key=lambda p: self._chance(p, TARGET) / self._chance(p, p[0]))
-        share = self._chance(new, TARGET) / self._chance(new, new[0])
-        for piece in old:
-            share *= self._chance(piece, instead(piece)) / self._chance(piece, TARGET)
-        changed = [(TARGET, *p[1:]) if p == new else (instead(p), *p[1:]) if p[0] == TARGET else p for p in pieces]
-        return _Change(min(share, 1.0), tuple(changed))
+                yield float(begins.max() / self.parts[i, 0]), more
 
 
 def _pieces(parts: F32) -> list[_Piece]:
@@ -835,144 +751,34 @@ def _entities(pieces: Sequence[_Piece], same: F32) -> list[Entity]:
     return entities
 
 
-def _chances(row: F32, entities: Sequence[Entity]) -> dict[int, float]:
-    """Entity number (or none) -> probability, from the logits of an arc's row."""
+def _ranked(row: F32, entities: Sequence[Entity]) -> list[tuple[int, float]]:
+    """Entity numbers (or none) with the probability that the arc ends there, from its logits, best first."""
     logits = np.array([row[0], *(row[t.last] for t in entities)], np.float64)
     share = np.exp(logits - logits.max())
     share /= share.sum()
     chance = {NO_ENTITY: float(share[0])}
     for entity, p in zip(entities, share[1:].tolist(), strict=True):
         chance[entity.number] = chance.get(entity.number, 0.0) + p
-    return chance
+    return sorted(chance.items(), key=lambda item: -item[1])
 
 
-def _ranked(row: F32, entities: Sequence[Entity]) -> list[tuple[int, float]]:
-    """Entity numbers (or none) with the probability that the arc ends there, best first."""
-    return sorted(_chances(row, entities).items(), key=lambda item: -item[1])
-
-
-def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> list[tuple[tuple[int, ...], float]]:
-    """Choices of the landmarks of a relation of ``owner`` with their probabilities, best first."""
+def _others(name: str, row: F32, entities: Sequence[Entity], owner: int) -> tuple[tuple[int, ...], float]:
+    """The most likely landmarks of a relation of ``owner``, and their probability."""
     ranked = [
         (number, chance)
         for number, chance in _ranked(row, entities)
         if number != owner and (number != NO_ENTITY or name in WITHOUT_OTHER)
     ]
     if not ranked:
-        return [((), 1.0)]
+        return (), 1.0
     total = max(sum(chance for _, chance in ranked), 1e-9)
-    if name in TWO_SIDED and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
-        both = tuple(sorted(number for number, _ in ranked[:2]))
-        return [(both, (ranked[0][1] + ranked[1][1]) / total)]
-    return [(() if number == NO_ENTITY else (number,), chance / total) for number, chance in ranked]
+    (number, chance), second = ranked[0], ranked[1:2]
+    if name in TWO_SIDED and second and second[0][1] > _SECOND * total:
+        return tuple(sorted((number, second[0][0]))), (chance + second[0][1]) / total
+    return (() if number == NO_ENTITY else (number,)), chance / total
 
 
 @lru_cache(maxsize=1)
 def sentence_reader() -> SentenceReader:
     """The shipped reader, loaded once. Raises as :meth:`SentenceReader.load`."""
     return SentenceReader.load()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# States: "the open cabinet", "the door that is not closed", "is the fridge open?". The reader's meaning stays as it is;
-# states next to the target and its landmarks are added. "Open the door" is an order and states nothing.
-
-_STATE_WORDS = {
-    "open": "open", "opened": "open", "ajar": "open", "closed": "closed", "shut": "closed", "filled": "filled",
-    "full": "filled", "empty": "empty", "folded": "folded", "unfolded": "unfolded",
-}  # fmt: skip
-_OF_ANYTHING = frozenset(("open", "closed"))  # accepted for every noun
-_SAME_KIND = 0.7
-_WORD = rf"(?P<word>{'|'.join(_STATE_WORDS)})"
-_NOT = r"(?P<not>not|n't|never)"
-_SLIGHTLY = r"(?:(?:still|already|now|currently|wide|half|slightly|fully|partly|completely|all|both)\s+)*"
-_DETERMINER = (
-    r"(?:the|a|an|any|another|every|each|all|both|no|other|that|this|these|those|which|what|whose|some|only|my|your|"
-    r"our|many|two|three|four|of|for|find|show|are there|is there)"
-)
-# "the open", and up to two more adjectives, before a noun
-_BEFORE = re.compile(rf"\b{_DETERMINER}\s+(?:[\w-]+,?\s+){{0,2}}?{_SLIGHTLY}{_WORD},?\s+(?:[\w-]+\s+){{0,2}}$")
-# "that is not open", "left open", "open?" after a noun; not "open to", not "open or closed"
-_VERB = r"(?:is|are|was|were|'s|isn't|aren't|stands?|stood|standing|being|left|seems?|looks?)"
-_AFTER = re.compile(
-    rf"^\s*,?\s*(?:(?:that|which)\s+)?(?:{_VERB}\s+){{0,2}}(?:{_NOT}\s+)?{_SLIGHTLY}{_WORD}(?!\s+(?:or|to|onto|into|the|it)\b)(?!\w)"
-)
-_QUESTION = re.compile(rf"^\s*(?:is|are|isn't|aren't)\b.*?(?:\b{_NOT}\s+)?\b{_SLIGHTLY}{_WORD}\s*[?.!]*\s*$")
-_ANY = re.compile(rf"\b{_WORD}\b", re.IGNORECASE)
-_ASKS = re.compile(
-    r"^\s*(?:is|are|isn't|aren't|which|what|how many|tell me (?:if|whether)|do you know)\b", re.IGNORECASE
-)
-
-
-def speaks_of_states(text: str) -> bool:
-    """Whether a text contains a word for a state."""
-    return _ANY.search(text) is not None
-
-
-def asks(text: str) -> bool:
-    """Whether a text is a question."""
-    return _ASKS.search(text) is not None
-
-
-def with_states(meaning: Meaning) -> Meaning:
-    """Add the states that the sentence gives its target, its landmarks and its excluded objects."""
-    if meaning.target is None or not speaks_of_states(meaning.text):
-        return meaning
-    text = meaning.text.lower()
-    own = _state_of(meaning.target, text)
-    if own is None and "or" not in text.split():
-        asked = _QUESTION.match(text)
-        if asked is not None and _states_of(meaning.target.noun) and not _inside_phrase(meaning, asked.start("word")):
-            own = _constraint(asked, 0, text.startswith(("isn't", "aren't")))
-    predicates = tuple(_with_states_of_anchors(c, text) for c in meaning.constraints)
-    return replace(
-        meaning,
-        constraints=(*predicates, *([] if own is None else [own])),
-        unmatched=tuple(word for word in meaning.unmatched if own is None or word not in _STATE_WORDS),
-        excluded=tuple(with_states(other) for other in meaning.excluded),
-        others=tuple(with_states(other) for other in meaning.others),
-    )
-
-
-def _with_states_of_anchors(c: Constraint, text: str) -> Constraint:
-    anchors = []
-    for anchor in c.anchors:
-        state = _state_of(anchor, text)
-        anchors.append(anchor if state is None else replace(anchor, constraints=(*anchor.constraints, state)))
-    return replace(c, anchors=tuple(anchors))
-
-
-def _state_of(phrase: ObjectPhrase, text: str) -> Constraint | None:
-    """The state right before or after a noun."""
-    first, last = phrase.span
-    words = text[first:last].split()
-    noun = last - len(words[-1]) if words else first  # the phrase may include adjectives
-    found = _BEFORE.search(text[:noun])
-    shift = 0
-    if found is None:
-        found, shift = _AFTER.match(text[last:]), last
-    if found is None:
-        return None
-    state = _constraint(found, shift, "n't" in found[0])
-    return state if state.value in (*_OF_ANYTHING, *_states_of(phrase.noun)) else None
-
-
-def _constraint(match: re.Match[str], shift: int, denied: bool) -> Constraint:
-    negated = denied or match.groupdict().get("not") is not None
-    span = (match.start("word") + shift, match.end("word") + shift)
-    return Constraint("state", value=_STATE_WORDS[match["word"]], negated=negated, span=span)
-
-
-def _inside_phrase(meaning: Meaning, at: int) -> bool:
-    """Whether a position lies in a landmark: "is there a fridge by the open door"."""
-    anchors = [a for c in meaning.constraints for a in c.anchors]
-    return any(a.span[0] <= at < a.span[1] for a in anchors)
-
-
-@lru_cache(maxsize=256)
-def _states_of(noun: str) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(
-            s for label, states in STATES_OF.items() if lexicon().similarity(noun, label) > _SAME_KIND for s in states
-        )
-    )

@@ -45,7 +45,6 @@ _OTHER_NAME = 0.75  # upper limit of similarity where another label equals the n
 _PAIRS_OF_ANCHORS = 60  # most pairs for "between"; of more, only pairs near the target
 _BETWEEN_REACH_M = 6.0
 _CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
-_PLAINLY = 1e-3  # below it a relation is searched beyond its reach
 _LIKELY = 0.3  # weight of a likely anchor
 _ANCHOR_THERE = 0.2  # below this weight an anchor is missing
 _HARDLY = 0.15  # likelihood below which a description of an anchor does not hold
@@ -53,9 +52,6 @@ _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _TWO_SIDED = frozenset(("between", "nearer", "farther"))
 _MEASURES = frozenset(("within", "beyond", "distance", "nearer", "farther", "larger", "smaller", "measured"))
-_WITH_BOARDS = frozenset(
-    ("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving")
-)  # "on the shelf" may be inside its box
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
 _BESIDE = frozenset(("front", "behind", "left", "right", "pointed-at"))
@@ -81,11 +77,6 @@ WEIGHTS = {
     "behind-me": 1.0, "nearest-me": 1.0,
     "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0, "state": 1.5,
 }  # fmt: skip
-
-
-def _has_boards(c: Constraint) -> bool:
-    """Whether the constraint is "on" an object with boards, which may mean inside of its box."""
-    return c.relation == "on" and any(a.noun.split()[-1] in _WITH_BOARDS for a in c.anchors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,8 +304,6 @@ class Scorer:
                 likely = LIKELIHOODS["viewer-left"](pairs)  # the stated viewpoint decides the side
             else:
                 likely = LIKELIHOODS[c.relation](pairs)
-            if _has_boards(c):
-                likely = np.maximum(likely, LIKELIHOODS["in"](pairs))
             if c.negated and c.relation == "near":
                 likely = is_touching(pairs)  # "not near" excludes only very close objects
             holds = pairs.best(likely * pairs.different)
@@ -403,9 +392,6 @@ class Scorer:
             return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
-        if _has_boards(c):
-            inside, fits = self._related(replace(c, relation="in"), self.rows, np.flatnonzero(weight))
-            holds = np.maximum(holds, inside.best(fits * inside.different * weight[inside.anchor]))
         if c.relation in _MANY and any(a.plural for a in c.anchors):
             several = self._one_each(weight > 0)
             if int(several.sum()) >= 3:
@@ -528,10 +514,6 @@ class Scorer:
             if term.missing or not likely.any():
                 continue
             if c.relation in PAIR_RELATIONS and not c.negated:
-                if holds[likely].max() < _PLAINLY:  # all far away: search without a limit
-                    others = np.maximum.reduce([scorer.anchor_weights(a) for a in c.anchors])
-                    pairs, fits = self.g.related(c.relation, np.flatnonzero(weight), np.flatnonzero(others), np.inf)
-                    holds = pairs.best(fits * pairs.different * others[pairs.anchor])
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight

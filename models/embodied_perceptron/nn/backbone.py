@@ -28,6 +28,7 @@ from embodied_perceptron.sparse.conv import (
     SparseMaxPool,
     SparseTransposedConv,
 )
+from embodied_perceptron.sparse.engine import finished
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import (
     SparseTensor,
@@ -103,14 +104,15 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(SparseConv(in_channels, channels, 1, stride), SparseBatchNorm(channels))
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        folded = isinstance(self.norm1, nn.Identity) and isinstance(self.norm2, nn.Identity)
-        y: SparseTensor = self.conv1(x, "relu") if folded else self.norm1(self.conv1(x))
+        y = _normed(self.conv1, self.norm1, x)
         shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)  # takes part of the map of conv1
-        if folded:
-            y = self.conv2(y, "relu", shortcut.feats)
-            return y
-        y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: not used elsewhere
-        return y.replace((y.feats + shortcut.feats).relu_())
+        return _normed(self.conv2, self.norm2, y, shortcut.feats)
+
+
+def _normed(conv: nn.Module, norm: nn.Module, x: SparseTensor, plus: Tensor | None = None) -> SparseTensor:
+    """Convolution, norm, sum with ``plus``, ReLU; all in the convolution where the norm is folded into it."""
+    y: SparseTensor = conv(x, "relu", plus) if isinstance(norm, nn.Identity) else norm(conv(x))
+    return y if isinstance(norm, nn.Identity) else y.replace(finished(y.feats, plus, "relu"))
 
 
 class MinkResNet(nn.Module):
@@ -140,9 +142,7 @@ class MinkResNet(nn.Module):
         input."""
         factors = (self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels))
         x.sites.derive_coarser([f for f in factors if f > 1])
-        folded = isinstance(self.norm1, nn.Identity)
-        x = self.conv1(x, "relu") if folded else self.norm1(self.conv1(x))
-        x = x if folded else x.replace(x.feats.relu_())
+        x = _normed(self.conv1, self.norm1, x)
         if self.maxpool is not None:
             x = self.maxpool(x)
         levels = []
@@ -295,7 +295,7 @@ class TopDownNeck(nn.Module):
     ) -> SparseTensor:
         """:meth:`_pruned_first` on devices: compute both parts at all kept sites, with zeros where a part has no site,
         instead of reading how many sites each part has."""
-        kept = self._kept_sites(union(skip.sites, x.sites.children(kernel_size=2, factor=2)), pruning_score, None)
+        kept = self._kept_of(skip.sites, x.sites.children(kernel_size=2, factor=2), pruning_score)
         born = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
         transposed, norm, activation, *rest = self.up[level].children()
         y: SparseTensor = activation(norm(transposed(x, kept)))
@@ -306,6 +306,18 @@ class TopDownNeck(nn.Module):
         here = SparseTensor(kept, skip.feats[rows.clamp(min=0)])
         lateral = self._project(here, level).feats * (rows >= 0)[:, None]
         return SparseTensor(kept, torch.addcmul(lateral, y.feats, born))
+
+    def _kept_of(self, skip: Sites, born: Sites, pruning_score: SparseTensor) -> Sites:
+        """:meth:`_kept_sites` of the union of skip sites and split ones. Where the split ones alone are enough, the
+        number of sites of the union need not be read."""
+        if born.batch_size > 1 or len(born) < self.keep:
+            return self._kept_sites(union(skip, born), pruning_score, None)
+        keys = torch.cat([skip.keys, born.keys]).sort().values
+        repeated = functional.pad(keys[1:] == keys[:-1], (1, 0))
+        scores = self._scores(skip.derive(keys, skip.stride), pruning_score)
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores.nan_to_num(lowest, torch.inf, lowest).masked_fill_(repeated, -torch.inf)  # these come last
+        return skip.derive(keys[best_rows(scores, self.keep)], skip.stride, [0, self.keep])
 
     def _project(self, x: SparseTensor, level: int) -> SparseTensor:
         if self.lateral is None:

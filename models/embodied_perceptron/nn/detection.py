@@ -317,24 +317,23 @@ def decode_detections(
             geometry.append(torch.cat(parts, 1)[rows])
         described = torch.cat(geometry)
         scores = torch.cat(logits).sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
-        row, label, score = _candidates(scores, min_score, max_candidates)
         if not levels[0].sites.compiled:  # copy all to the host at once
-            together = torch.cat([described.flatten().double(), row, label, score]).cpu()
-            described = together[: described.numel()].view(described.shape).to(described.dtype)
-            row, label, score = together[described.numel() :].view(3, -1).unbind()
-            row, label, score = row.long(), label.long(), score.to(scores.dtype)
+            described, scores = torch.cat([described, scores], 1).cpu().tensor_split((described.shape[1],), 1)
+        row, label, score = _candidates(scores, min_score, max_candidates)
         solids = faces_to_parts(described[:, 1:4], described[:, 4:10], described[:, 10:])
         boxes = _upright_boxes(*solids) if conventions.votes else make_boxes(*solids)
         results.append(_suppressed(boxes[row], score, label, iou_threshold, conventions))
     return results
 
 
-def _top_rows(level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float) -> Tensor:
-    """(R,) the ``limit`` best rows of a sample; on the CPU without those that cannot reach ``min_score``."""
+def _top_rows(
+    level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float
+) -> Tensor | slice:
+    """The ``limit`` best rows of a sample, (R,) or all; on the CPU without those that cannot reach ``min_score``."""
     first, end = level.sites.bounds[sample : sample + 2]
     if not level.sites.compiled:  # counting the others would synchronise with the device
         if end - first <= limit:
-            return torch.arange(first, end, device=level.class_logits.device)
+            return slice(first, end)
         return first + best_rows(best_scores(level, slice(first, end), centerness_power), limit)
     best = best_scores(level, slice(first, end), centerness_power)
     rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # other rows have no class above min_score
@@ -352,7 +351,7 @@ def _upright_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
     return boxes
 
 
-def label_logits(level: DetectionLevel, rows: Tensor) -> Tensor:
+def label_logits(level: DetectionLevel, rows: Tensor | slice) -> Tensor:
     """(R, K) class logits of some sites, or (R, K + 1) with presence last when the head has it."""
     if level.presence_logits is None:
         return level.class_logits[rows]

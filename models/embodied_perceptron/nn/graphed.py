@@ -53,10 +53,9 @@ class Graphed(nn.Module):
         self._lock = threading.Lock()  # held while launching, not while the device computes
         self._recorded: dict[tuple[Any, ...], tuple[Tensor, Tensor, Replay]] = {}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
-        """A graphed function of the copied owner, without its graphs."""
-        owner = getattr(self._function, "__self__", None)
-        return Graphed(self._function if owner is None else getattr(memo[id(owner)], self._function.__name__))
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are without the graphs; the function is that of the copied owner."""
+        return Graphed, (self._function,)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Graphed:
         with self._lock:

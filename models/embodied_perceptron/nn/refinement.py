@@ -25,6 +25,7 @@ from embodied_perceptron.geometry.boxes import rotations
 from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
 from embodied_perceptron.geometry.transforms import constant, site_keys_of
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
+from embodied_perceptron.nn.graphed import Graphed
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.sparse.sites import Sites, find_in_all
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -173,21 +174,37 @@ class RefinementHead(nn.Module):
         self.classify = nn.Linear(hidden, num_classes + 1)
         self.scale = nn.Parameter(torch.ones(1))
         self.shift = nn.Parameter(torch.zeros(1))
+        self.graph = Graphed(self._changed_rows)
         nn.init.normal_(self.classify.weight, std=0.01)
         nn.init.zeros_(self.classify.bias)
 
     def forward(self, proposals: Proposals) -> Tensor:
         """(P, K + 1) log-odds of every class and, last, of an object of any class."""
-        P, edge = len(proposals), self.config.cells
-        x = functional.relu(self._sampled(proposals)).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
+        given = self._sampled(proposals), proposals.log_odds, proposals.place
+        if not self.graph.records(given[0].device):
+            return self._changed(*given)
+        rows = torch.cat([part.flatten(1) for part in given], 1)  # the graph's input has as many rows as may come
+        padded: Tensor = self.graph(functional.pad(rows, (0, 0, 0, -len(rows) % self.config.things)))
+        return padded[: len(rows)]
+
+    def _changed_rows(self, rows: Tensor) -> Tensor:
+        """:meth:`_changed` of its input in one tensor."""
+        cells = self.config.cells**3
+        read, log_odds, place = rows.tensor_split((-self.num_classes - PLACE_FEATURES, -PLACE_FEATURES), 1)
+        return self._changed(read.reshape(-1, cells, self.config.channels), log_odds, place)
+
+    def _changed(self, read: Tensor, log_odds: Tensor, place: Tensor) -> Tensor:
+        """:meth:`forward` from (P, G^3, C) sampled sources."""
+        P, edge = len(read), self.config.cells
+        x = functional.relu(read).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
         near = functional.relu(self.near(x)).flatten(1)
         # a kernel as large as its grid is a matrix product, at a third of the cost
         x = functional.relu(functional.linear(near, self.whole.weight.flatten(1), self.whole.bias))
-        detected, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
-        hidden = functional.relu(self.first(self.dropout(torch.cat([x, detected, place], 1))))
+        detected, placed = functional.relu(self.said(log_odds)), functional.relu(self.place(place))
+        hidden = functional.relu(self.first(self.dropout(torch.cat([x, detected, placed], 1))))
         hidden = functional.relu(self.second(self.dropout(hidden)))
         change = self.classify(hidden)
-        named = proposals.log_odds * self.scale + self.shift + change[:, :-1]
+        named = log_odds * self.scale + self.shift + change[:, :-1]
         return torch.cat([named, change[:, -1:]], 1)
 
     def _sampled(self, proposals: Proposals) -> Tensor:

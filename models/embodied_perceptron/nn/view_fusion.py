@@ -8,9 +8,12 @@ agree to rounding.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +26,8 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites, empty_row
+
+log = logging.getLogger(__name__)
 
 # --------------------------------------------------------------------------------------------------------------------
 # compiled loops for the CPU, which release the interpreter's lock
@@ -429,12 +434,23 @@ class ViewStack:
         return self.projections.shape[2]
 
 
+@cache
+def _warp_serves(device_type: str) -> bool:
+    """Whether Warp samples views on devices of a type; says once where its wheel is missing."""
+    if device_type not in ("cpu", "cuda"):
+        return False
+    if importlib.util.find_spec("warp") is None:
+        log.warning("warp-lang is not installed: image features are read view by view, which is slower on a GPU")
+        return False
+    return True
+
+
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
     """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
-    CPU, without views, with several shapes, or with unmasked views."""
+    CPU, without Warp, without views, with several shapes, or with unmasked views."""
     if not views or config.conventions.unmasked_views:
         return []
-    if runs_compiled(*(views[0].levels[i] for i in levels)):
+    if runs_compiled(*(views[0].levels[i] for i in levels)) or not _warp_serves(views[0].levels[0].device.type):
         return []
     tested = config.occlusion_margin_m is not None
     shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None
@@ -451,7 +467,7 @@ def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingCo
             rows = [v.levels[i].flatten(0, 1) for v in some]
             tables.append(torch.cat([*rows, empty_row(like.shape[2], like.dtype, like.device)]).float())
         projections = torch.stack([v.projection for v in some], -1).to(maps[0].device)
-        depth_m = torch.stack([d for v in some if (d := v.depth_m) is not None]) if tested else None
+        depth_m = torch.stack([d.float() for v in some if (d := v.depth_m) is not None]) if tested else None
         shape = tuple((m.shape[0], m.shape[1]) for m in maps)
         stacks.append(ViewStack(projections, some[0].image_size, depth_m, tuple(tables), shape))
     return stacks
@@ -484,8 +500,7 @@ def read_stacks(
         some: list[torch.Tensor] | None = None
         seen = torch.zeros(end - start, dtype=torch.int32, device=points.device)
         for stack in stacks:
-            some, by_these = _read_stack(points[start:end], inside, stack, config, some, "mean" if mean else "sum")
-            seen = seen + by_these
+            some = _read_stack(points[start:end], inside, stack, config, some, seen, "mean" if mean else "sum")
         assert some is not None
         for part, read in zip(parts, some, strict=True):
             part.append(read)
@@ -499,36 +514,26 @@ def _read_stack(
     stack: ViewStack,
     config: ViewSamplingConfig,
     before: Sequence[torch.Tensor] | None,
+    seen: torch.Tensor,
     mode: Literal["sum", "mean"],
-) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """:func:`read_stacks` of one stack; ``before``: sums of previous stacks, to which it adds."""
-    device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
-    # per level, for each of its points: cells per pixel (x, y), last column and row, columns, cells, the row of zeros,
-    # half the diagonal
-    own = _of_points(spans, device, [
-        (w / image_w, h / image_h, w - 1, h - 1, w, h * w, len(table) - 1, span.radius_m)
-        for (h, w), table, span in zip(stack.shapes, stack.tables, spans, strict=True)
-    ])  # fmt: skip
-    scale, last, (width, area, nothing) = own[:2], own[2:4], own[4:7].long()  # each (., N, 1)
+) -> list[torch.Tensor]:
+    """:func:`read_stacks` of one stack; ``before``: sums of previous stacks, to which it adds; ``seen`` (N,) is raised
+    by the number of views that see each point."""
+    from embodied_perceptron.nn import view_kernels
 
-    x, y, z = points.t()[..., None]  # (N, 1) each
-    P = stack.projections[:, :, None]  # (3, 4, 1, V)
-    projected = x * P[:, 0] + y * P[:, 1] + z * P[:, 2] + P[:, 3]  # (3, N, V)
-    depth = projected[2]
-    pixel = projected[:2] / depth.clamp(min=MIN_DEPTH_M)  # (2, N, V) u, v
-    right, down = pixel[0] < image_w - 0.5, pixel[1] < image_h - 0.5
-    from_left, from_top = pixel >= -0.5
-    seen = from_left & from_top & right & down & (depth > MIN_DEPTH_M)
-    pixel = pixel + 0.5
-    view = torch.arange(views, device=device)
-    if stack.depth_m is not None and config.occlusion_margin_m is not None:
-        H, W = stack.depth_m.shape[1:]
-        column, row = (pixel[0] * (W / image_w)).floor_(), (pixel[1] * (H / image_h)).floor_()
-        at = row.clamp_(0, H - 1).mul_(W).add_(column.clamp_(0, W - 1)).long() + view * (H * W)
-        measured = stack.depth_m.flatten().take(at).double()
-        seen &= ~((measured > 0) & (depth > measured + (config.occlusion_margin_m + own[7])))
-    column, row = (pixel * scale).floor_().minimum(last).long()
-    index = torch.where(seen, row.mul_(width).add_(column).add_(view * area), nothing)  # (N, V)
+    device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
+    numbers = [
+        (span.end, w / image_w, h / image_h, w, h, len(table) - 1, span.radius_m)
+        for (h, w), table, span in zip(stack.shapes, stack.tables, spans, strict=True)
+    ]
+    by_level = torch.tensor(numbers, dtype=torch.float64).to(device, non_blocking=True)
+    margin_m = -1.0 if config.occlusion_margin_m is None or stack.depth_m is None else config.occlusion_margin_m
+    depth_m = stack.tables[0].detach()[None] if stack.depth_m is None else stack.depth_m
+    index = torch.empty(len(points), views, dtype=torch.int64, device=device)  # rows of the tables
+    view_kernels.launch(
+        view_kernels.find_cells, (len(points), views), points.contiguous(), by_level, stack.projections, depth_m,
+        margin_m, MIN_DEPTH_M, float(image_w), float(image_h), index, seen,
+    )  # fmt: skip
     terms = views if before is None else views + 1
     firsts = torch.arange(0, max(s.end - s.first for s in spans) * terms, terms, device=device)
     totals = []
@@ -541,15 +546,7 @@ def _read_stack(
         totals.append(
             functional.embedding_bag(rows.flatten(), table, firsts[: len(rows)], mode=mode, padding_idx=empty)
         )
-    return totals, seen.sum(1, dtype=torch.int32)
-
-
-def _of_points(spans: Sequence[Span], device: torch.device, rows: Sequence[Sequence[float]]) -> torch.Tensor:
-    """(K, N, 1) float64: the K numbers of each level, repeated for its points."""
-    table = torch.tensor([[s.end - s.first, *row] for s, row in zip(spans, rows, strict=True)], dtype=torch.float64)
-    numbers = table.to(device, non_blocking=True)
-    each = numbers.repeat_interleave(numbers[:, 0].long(), 0, output_size=spans[-1].end)
-    return each.t()[1:, :, None]
+    return totals
 
 
 @runtime_checkable
@@ -587,7 +584,10 @@ def mean_at_levels(
         for s, (first, end) in zip(sites, itertools.pairwise(ends), strict=True)
     ]
     coords = site_coordinates(torch.cat(keys))
-    (into_cell,) = _of_points(spans, coords.device, [[config.conventions.point_in_cell * s.stride] for s in sites])
+    inside = config.conventions.point_in_cell
+    each = [[s.end - s.first, inside * level.stride] for s, level in zip(spans, sites, strict=True)]
+    table = torch.tensor(each, dtype=torch.float64).to(coords.device, non_blocking=True)
+    into_cell = table[:, 1:].repeat_interleave(table[:, 0].long(), 0, output_size=len(coords))
     points = (coords.double() + into_cell) * voxel_size_m
     if len(stacks) == 1:
         return read_stacks(points, spans, stacks, config, mean=True)[0]

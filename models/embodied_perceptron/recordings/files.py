@@ -16,6 +16,7 @@ from typing import Any
 from embodied_perceptron.recordings.recording import ImageT, RecordingError
 
 MAX_IMAGE_BYTES = 2**28
+_MAX_JSON_BYTES = 2**32  # unless a caller expects less
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -144,7 +145,7 @@ def parse_json(data: bytes, where: str | Path) -> Any:
         raise RecordingError(f"{where}: {error}") from error
 
 
-def read_json(path: Path, max_bytes: int) -> Any:
+def read_json(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> Any:
     """Read a JSON file. Raises :class:`RecordingError` with the file."""
     return parse_json(read_text(path, max_bytes).encode(), path)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,17 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be a mapping, got {_short(value)}")
     return value
+
+
+def record(value: Any, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """Check for a JSON object with all ``needed`` keys and no others than these and the ``optional`` ones."""
+    found = mapping(value, name)
+    if missing := set(needed) - set(found):
+        raise ValueError(f"{name} lacks {min(missing)!r}")
+    known = sorted({*needed, *optional})
+    if unknown := set(found).difference(known):
+        raise ValueError(f"{name} has an unknown key {min(unknown)!r}; known: {', '.join(known)}")
+    return found
 
 
 def _within(low: float, high: float) -> str:

@@ -42,7 +42,8 @@ ImageSampler: TypeAlias = Callable[[F64], Sequence[tuple[NDArray[np.float32], ND
 
 @dataclass(frozen=True)
 class IdentityWeights:
-    """Log-odds that two objects are one, from their differences. Similarities are in [0, 1], 1 = equal.
+    """Log-odds that two objects are one, from their differences: the first seven are fitted, the others are chosen.
+    Similarities are in [0, 1], 1 = equal.
 
     Attributes:
         bias: for equal objects.
@@ -52,7 +53,6 @@ class IdentityWeights:
         extent: times the root mean square of the log ratios of height, length and width.
         name: times 1 - the overlap of the posteriors of names.
         discovered: added where the map does not show that the new object was put there: it may be discovered late.
-        unseen: added for an earlier object whose place nobody saw empty.
         least: probability of a clear winner.
         mentioned: least probability of a further candidate.
     """
@@ -64,8 +64,7 @@ class IdentityWeights:
     shape: float
     extent: float
     name: float
-    discovered: float = -2.0
-    unseen: float = -1.0
+    discovered: float = -1.0
     least: float = 0.85
     mentioned: float = 0.1
 
@@ -178,10 +177,10 @@ def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> tuple[F64, NDArray[np.ui
 
 
 def last_seen(box: F64, snapshot: VoxelSnapshot) -> int:
-    """Newest time at which a camera saw a tenth of the voxels in a (9,) box: voxels of a wall or of a neighbour at its
-    border are newer than the object; 0 without voxels."""
+    """Newest time at which a camera saw a twentieth of the voxels in a (9,) box; 0 without voxels. Single voxels at its
+    border, of a wall or of a neighbour, may be newer than the object."""
     stamps = np.sort(voxels_inside(box, snapshot)[3])
-    return int(stamps[-1 - len(stamps) // 10]) if len(stamps) else 0
+    return int(stamps[-1 - len(stamps) // 20]) if len(stamps) else 0
 
 
 def _histogram(index: NDArray[np.integer[Any]], bins: int) -> NDArray[np.uint8]:

@@ -580,7 +580,7 @@ def _check_fields(track: Track) -> None:
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 6
 _LOG = logging.getLogger(__name__)
-_MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 256, 1000  # objects that are remembered, that may be earlier ones; old ids
+_MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 64, 1000  # objects that are remembered, that may be earlier ones; old ids
 _LOOKS = 8  # appearances measured in an update
 _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
@@ -589,7 +589,7 @@ _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there n
 _STEADY = 6  # detections after which a box has its final place
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
-_MAX_LIKE = 64  # earlier objects with which a new one is compared, the most similar in extent
+_MAX_LIKE = 16  # earlier objects with which a new one is compared, the most similar in extent
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
@@ -1030,9 +1030,10 @@ class ObjectMap:
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE:
                     odds[n, m] = old[m].odds_as(track, mean_view) + prior
-                    odds[n, m] += 0.0 if old[m].id in self._gone else WEIGHTS.unseen
         winners, probability = match(odds)
         for n, track in enumerate(new):
+            if self._tracks.get(track.id) is not track:  # a newer one continues it
+                continue
             earlier = old[winners[n][0]] if n in winners else None
             # what nobody saw leaving is moved only where something was put down
             if earlier and (earlier.id in self._gone or track.history[0].kind == EventKind.APPEARED):

@@ -6,8 +6,9 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, Activation, TorchEngine, block_filters, finished
+from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, Activation, After, TorchEngine, block_filters, finished
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -67,7 +68,7 @@ class _ConvolutionBase(nn.Module):
             crowded = self.crowded if self.filters is None or torch.is_grad_enabled() else self.filters
             given = x.feats, self.kernel, x.sites, out_sites, self.kernel_size, crowded, bias
             if isinstance(x.sites.engine, TorchEngine):
-                return SparseTensor(out_sites, x.sites.engine.convolve(*given, plus, then))
+                return SparseTensor(out_sites, x.sites.engine.convolve(*given, After(plus, then)))
             feats, bias = x.sites.engine.convolve(*given), None
         return SparseTensor(out_sites, finished(feats if bias is None else feats + bias, plus, then))
 
@@ -152,20 +153,11 @@ class SparseBatchNorm(nn.Module):
         self.bn = nn.BatchNorm1d(channels, eps=eps, momentum=momentum)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
+        bn = self.bn
         # torch refuses to train on a single row because its variance is undefined: use the running statistics
-        if self.bn.training and len(x) < 2:
-            feats = nn.functional.batch_norm(
-                x.feats,
-                self.bn.running_mean,
-                self.bn.running_var,
-                self.bn.weight,
-                self.bn.bias,
-                False,
-                0.0,
-                self.bn.eps,
-            )
-            return x.replace(feats)
-        return x.replace(self.bn(x.feats))
+        trains, momentum = bn.training and len(x) > 1, bn.momentum or 0.0
+        mean, variance, weight, bias = bn.running_mean, bn.running_var, bn.weight, bn.bias
+        return x.replace(functional.batch_norm(x.feats, mean, variance, weight, bias, trains, momentum, bn.eps))
 
 
 class SparseInstanceNorm(nn.Module):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -37,6 +37,16 @@ _TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _DEVICE_FAULTS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 
 
+class After(NamedTuple):
+    """What follows a convolution: add ``plus`` (N_out, C), activate."""
+
+    plus: torch.Tensor | None = None
+    then: Activation = ""
+
+
+NOTHING = After()
+
+
 class TorchEngine:
     """PyTorch on any device, see the module."""
 
@@ -51,8 +61,7 @@ class TorchEngine:
         kernel_size: int,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
-        plus: torch.Tensor | None = None,
-        then: Activation = "",
+        after: After = NOTHING,
     ) -> torch.Tensor:
         """See :class:`Engine`; without gradients on a device, all in one kernel."""
 
@@ -70,9 +79,9 @@ class TorchEngine:
         if not in_sites.compiled:
             bias = None if bias is None else bias.to(feats.dtype)
             if not torch.is_grad_enabled():
-                return _multiply_gathered(feats, kernel, kernel_map().sources, bias, plus, then)
+                return _multiply_gathered(feats, kernel, kernel_map().sources, bias, *after)
             result = _WholeConvolution.apply(feats, kernel, kernel_map(), bias)  # type: ignore[no-untyped-call]
-            return finished(result, plus, then)
+            return finished(result, *after)
         blocks: Blocks | None = None
         supported = kernel_size == BLOCK_KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
         if crowded is not False and supported:
@@ -81,7 +90,7 @@ class TorchEngine:
             (blocks,) = in_sites.engine_state
         filters = crowded if isinstance(crowded, torch.Tensor) else None
         result = _Convolution.apply(feats, kernel, kernel_map, blocks, filters)  # type: ignore[no-untyped-call]
-        return finished(result if bias is None else result + bias, plus, then)
+        return finished(result if bias is None else result + bias, *after)
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
@@ -227,11 +236,11 @@ class _WholeConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed.sources)
         if ctx.needs_input_grad[1]:
-            total = torch.zeros(kernel[..., 0].numel(), kernel.shape[2], device=kernel.device)
-            total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # float32 sums of 16-bit products
-            for rows, gathered in _gathered_tiles(feats, kernel_map.sources):
-                total += gathered.t() @ grad_out[rows]
-            grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
+            tiles = _gathered_tiles(feats, kernel_map.sources)
+            first, *others = [gathered.t() @ grad_out[rows] for rows, gathered in tiles]
+            for other in others:  # float32 sums of 16-bit products
+                first = first.to(torch.promote_types(torch.float32, first.dtype)) + other
+            grad_kernel = first.to(kernel.dtype).reshape(kernel.shape)
         return grad_feats, grad_kernel, None, grad_bias
 
 
@@ -326,22 +335,7 @@ class _MaxPool(torch.autograd.Function):
 # Triton kernel on devices
 
 
-@dataclass
-class TritonState:
-    """State of the Triton kernel in this process.
-
-    Attributes:
-        failures: convolutions that could not be compiled; after the first none is tried again.
-        reason: message of the first failure.
-    """
-
-    failures: int = 0
-    reason: str = ""
-
-
-@cache
-def triton_state() -> TritonState:
-    return TritonState()
+_triton_faults: list[str] = []  # why its kernel cannot be compiled; after the first it is not tried again
 
 
 @cache
@@ -352,7 +346,7 @@ def _triton_installed() -> bool:
 def _triton_serves(feats: torch.Tensor) -> bool:
     """Whether Triton convolves these features; on the CPU only in Triton's interpreter, for tests."""
     on_device = feats.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-    return on_device and feats.dtype in _TRITON_DTYPES and triton_state().failures == 0 and _triton_installed()
+    return on_device and feats.dtype in _TRITON_DTYPES and not _triton_faults and _triton_installed()
 
 
 def _triton_multiply(feats: torch.Tensor, *given: Any) -> torch.Tensor | None:
@@ -365,11 +359,10 @@ def _triton_multiply(feats: torch.Tensor, *given: Any) -> torch.Tensor | None:
     except _DEVICE_FAULTS:
         raise
     except Exception as error:  # Triton raises what its compilers raise
-        triton_state().failures += 1
-        triton_state().reason = " ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200]
+        _triton_faults.append(" ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200])
         log.warning(
             "the Triton kernel of sparse convolutions failed (%s): torch operations compute them instead",
-            triton_state().reason,
+            _triton_faults[-1],
         )
         return None
 

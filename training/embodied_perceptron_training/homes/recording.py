@@ -205,9 +205,6 @@ def recorded_home(folder: str | Path) -> Home:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# distances of a map's points to the true surfaces of the simulated home
-
-# --------------------------------------------------------------------------------------------------------------------
 # Distances of a map's points to the true surfaces of the simulated home that it was made from.
 
 F64 = NDArray[np.float64]

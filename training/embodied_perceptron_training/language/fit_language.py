@@ -1,6 +1,7 @@
 """Fit the probability that an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`).
 
-    python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--people FILE LIST]
+    python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000]
+    ... --people FILE LIST --cost TIMES
     ... --check [--out FILE]
 
 Homes are generated without rendering. Facts of their geometry are worded by a separate grammar (:data:`SENTENCES`, no
@@ -9,6 +10,8 @@ sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over
 the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
 answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a
 list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
+A wrong answer costs a user more than a right one that is asked about again: ``--cost TIMES`` lowers the log odds so
+that 0.5 is where both cost the same.
 Writes ``lexicon/calibration.json`` of the installed package; ``--check`` prints the reliability on other homes instead.
 """
 
@@ -39,6 +42,7 @@ from embodied_perceptron_training.language.markup import MarkedSentence
 from embodied_perceptron_training.language.variation import Variation
 
 F64 = NDArray[np.float64]
+Observed = tuple[F64, NDArray[np.bool_]]  # features of answers, and whether each is right
 
 # separate from the plain and the free forms of the prompts
 SENTENCES: dict[str, tuple[str, ...]] = {
@@ -166,7 +170,7 @@ def noisy(text: str, rng: np.random.Generator) -> str:
     return Variation(rng, noise=_NOISY)(MarkedSentence("find", text), keep=1.0).text
 
 
-def observe(drawn: Iterator[Sentence]) -> tuple[F64, NDArray[np.bool_]]:
+def observe(drawn: Iterator[Sentence]) -> Observed:
     """(M, F) features of the answers with a candidate, and (M,) whether the first is the object meant."""
     seen: list[Traits] = []
 
@@ -208,6 +212,14 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
     return np.asarray(minimize(loss, np.zeros(len(FEATURES)), bounds=bounds, method="L-BFGS-B").x)
 
 
+def joined(homes: Observed, lists: Sequence[Observed]) -> Observed:
+    """Features and hits of homes and lists; all lists together count as much as the homes."""
+    count = sum(len(hits) for _, hits in lists)
+    times = max(round(len(homes[1]) / count), 1) if count else 0
+    parts = [homes, *[part for part in lists for _ in range(times)]]
+    return np.concatenate([f for f, _ in parts]), np.concatenate([h for _, h in parts])
+
+
 def reliability(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> list[dict[str, float]]:
     """Stated and measured probability in bins of the stated one."""
     place = np.minimum((stated * bins).astype(int), bins - 1)
@@ -236,21 +248,21 @@ def main() -> None:
     parser.add_argument(
         "--people", nargs=2, action="append", default=[], metavar=("FILE", "LIST"), help="also of a list"
     )
+    parser.add_argument("--cost", type=float, default=1.0, help="of a wrong answer, as a multiple of a missing one's")
     parser.add_argument("--check", action="store_true", help="reliability of the current weights on other homes")
     arguments = parser.parse_args()
     first = arguments.seed + 1000 * arguments.check
-    features, hits = observe(sentences(range(first, first + arguments.homes)))
+    homes = observe(sentences(range(first, first + arguments.homes)))
     asked = [observe(of_people(Path(file), int(number))) for file, number in arguments.people]
-    if asked:
-        theirs, hit = np.concatenate([f for f, _ in asked]), np.concatenate([h for _, h in asked])
-        times = max(round(len(hits) / len(hit)), 1)
-        features, hits = np.concatenate([features, *[theirs] * times]), np.concatenate([hits, *[hit] * times])
+    features, hits = joined(homes, asked)
     if arguments.check:
         beta = np.array(json.loads(WEIGHTS.read_text(encoding="utf-8"))["weights"])
     else:
         beta = fit(features, hits)
+        beta[0] -= np.log(arguments.cost)
         command = "python -m embodied_perceptron_training.language.fit_language"
         command += "".join(f" --people {file} {number}" for file, number in arguments.people)
+        command += f" --cost {arguments.cost:g}"
         content = {
             "comment": f"Made by `{command} --homes {arguments.homes} --seed {first}`.",
             "homes": arguments.homes, "seed": first, "sentences": len(hits),

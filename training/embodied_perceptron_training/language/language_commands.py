@@ -19,12 +19,13 @@ def fit_language(
     ] = None,
     passes: Annotated[int, typer.Option(help="Length: passes over the sentences.", min=1)] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Seed: of all random draws.")] = 0,
+    average: Annotated[bool, typer.Option("--average", help="Write the mean of the weights before and after.")] = False,
 ) -> None:
     """Fit the sentence reader to marked sentences. Run again after an interruption to continue."""
     from embodied_perceptron_training.language.fit_sentence_reader import Fit, run
 
     try:
-        figures = run(Fit(tuple(corpus), out, start, tuple(kept or ()), passes, seed), typer.echo)
+        figures = run(Fit(tuple(corpus), out, start, tuple(kept or ()), passes, seed, average=average), typer.echo)
     except (FileNotFoundError, ValueError) as error:
         raise CommandError(str(error)) from error
     for name, percent in figures.items():

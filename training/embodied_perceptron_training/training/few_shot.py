@@ -366,17 +366,12 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
     """The boxes that the network gives with these rows as classes, in the world; labels are positions of rows."""
-    return boxes_by(parts, lambda feats: feats @ rows.kernel + rows.bias, inference)
-
-
-def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], inference: Predictor) -> SceneBoxes:
-    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) class logits."""
     config = inference.network.config
     assert config.detection is not None
     boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], [np.zeros(0, np.int64)]
     for part in parts:
         levels = [
-            dataclasses.replace(level, class_logits=classify(feats))
+            dataclasses.replace(level, class_logits=feats @ rows.kernel + rows.bias)
             for level, feats in zip(part.levels, part.features, strict=True)
         ]
         d = config.detection

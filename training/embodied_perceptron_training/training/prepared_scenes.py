@@ -107,6 +107,7 @@ class Preparation:
     views: int = 20  # at most this many, evenly spaced over the scan
     image_encoder: str = ""  # SHA-256 of the frozen encoder's weights; empty without image features
     view_bytes: int = field(default=0, compare=False)  # of the image features of one view
+    image_size: tuple[int, int] | None = field(default=None, compare=False)  # (h, w) of its input; None = any
     text_encoder: str = ""  # its name; empty without language
     pictures: int = 0  # number of further sets of image features, of randomised images
     prompts: tuple[str, ...] = ("vg",)  # names of the files of sentences, see :func:`sentences_of`
@@ -197,7 +198,7 @@ class SceneCache:
         self.prepare(index)
         path, features = self.paths(index)
         try:
-            return _read(path, features, self.preparation.image_encoder)
+            return _read(path, features, self.preparation)
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
 
@@ -232,7 +233,7 @@ class SceneCache:
         """:attr:`PreparedScene.features` of the scene's images in randomisation ``variant`` (from 1)."""
         index = self.dataset.position(scene.name)
         self.prepare(index)
-        return _read_features(self._features_path(index, variant), self.preparation.image_encoder, variant)[0]
+        return _read_features(self._features_path(index, variant), self.preparation, variant)[0]
 
     def _make(
         self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
@@ -371,12 +372,15 @@ def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequenc
     ]
 
 
-def _read_features(path: Path, encoder: str, variant: int) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
-    """Image features of a scene, and the (h, w) of their images. Raises :class:`DatasetError` where another encoder or
-    variant made them; files of older versions do not say."""
+def _read_features(
+    path: Path, preparation: Preparation, variant: int
+) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
+    """Image features of a scene, and the (h, w) of their images. Raises :class:`DatasetError` where another image size,
+    encoder or variant made them; files of older versions name the size alone."""
     with safe_open(str(path), "pt") as file:
         meta = file.metadata()
-        for name, wanted in (("encoder", encoder), ("variant", str(variant))):
+        size = json.dumps(preparation.image_size) if preparation.image_size else meta["image_size"]
+        for name, wanted in (("image_size", size), ("encoder", preparation.image_encoder), ("variant", str(variant))):
             if meta.get(name, wanted) != wanted:
                 raise DatasetError(
                     f"{path} has image features of {name} {meta[name]:.12}, this training reads {name} {wanted:.12}: "
@@ -386,11 +390,11 @@ def _read_features(path: Path, encoder: str, variant: int) -> tuple[tuple[torch.
         return tuple(file.get_tensor(name) for name in sorted(file.keys())), (int(h), int(w))
 
 
-def _read(path: Path, features: Path | None, encoder: str) -> PreparedScene:
+def _read(path: Path, features: Path | None, preparation: Preparation) -> PreparedScene:
     levels: tuple[torch.Tensor, ...] = ()
     size = None
     if features is not None:
-        levels, size = _read_features(features, encoder, 0)
+        levels, size = _read_features(features, preparation, 0)
     with safe_open(str(path), "pt") as file:
         meta = json.loads(file.metadata()["scene"])
         names = set(file.keys())

@@ -515,6 +515,7 @@ def scene_source(
         views=views,
         image_encoder=digest,
         view_bytes=view_bytes,
+        image_size=config.image.size,
         text_encoder=name,
         pictures=spec.pictures,
         prompts=prompts,

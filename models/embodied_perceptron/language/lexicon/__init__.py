@@ -32,7 +32,6 @@ def word_set(name: str) -> frozenset[str]:
 
 
 _TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:[.,]\d+)?(?:st|nd|rd|th)?|[.,;:()!?]")
-_DETERMINERS = word_set("determiners")
 _PART = 0.55  # similarity of the label "office chair" to an unknown noun that ends in "chair"
 _KIND = 0.85  # similarity of an unlisted label to the noun that it ends in: "reading lamp" to "lamp"
 _JOINED = 0.55  # the same for one word: "workbench" to "bench"
@@ -96,7 +95,6 @@ class Lexicon:
 
     Attributes:
         meaning: noun -> {label: weight in (0, 1]}.
-        weak: words that are more often no nouns ("light", "can").
         irregular: plural -> singular.
         surfaces: words of a noun, in singular or plural -> (noun, plural).
         longest: number of words of the longest surface.
@@ -104,7 +102,6 @@ class Lexicon:
     """
 
     meaning: dict[str, dict[str, float]]
-    weak: frozenset[str]
     irregular: dict[str, str]
     surfaces: dict[tuple[str, ...], tuple[str, bool]] = field(init=False)
     longest: int = field(init=False)
@@ -205,7 +202,7 @@ class Lexicon:
             for length in range(min(longest, len(words) - i), 0, -1):
                 key = tuple(word.text for word in words[i : i + length])
                 entry = self.surfaces.get(key) or extra.get(key)
-                if entry is None or (length == 1 and self._is_no_noun(words, i)):
+                if entry is None:
                     continue
                 follows = words[i + length].text if i + length < len(words) else ""
                 if length > 1 and key[-1] == "stands" and follows in _PLACES:
@@ -228,46 +225,8 @@ class Lexicon:
             extra.setdefault((*words[:-1], one or pluralize(words[-1])), (label, not one))
         return extra
 
-    def _is_no_noun(self, words: Sequence[Word], i: int) -> bool:
-        """Whether the weak noun at ``i`` is an adjective or a verb here: "light brown", "you can see"."""
-        text = words[i].text
-        before = words[i - 1].text if i else ""
-        after = words[i + 1].text if i + 1 < len(words) else "."
-        if after == "of" and text in _QUANTITIES:
-            return True  # "a roll of toilet paper"
-        materials = relation_words().materials
-        if text in materials and after in ("and", "or") and self._ends_in_material(words, i + 2):
-            return True  # "a wood and metal chair"
-        if text not in self.weak:
-            return False
-        if text == "can":
-            if after in _CAN_DO and before in ("this", "that", "these", "those"):
-                return True  # "this can go in the bin"
-            return before not in _DETERMINERS and before not in _CAN_BEFORE
-        if text == "light":
-            return after in _LIGHT_AFTER or (after,) in self.surfaces
-        if (after,) in self.surfaces or (text == "wood" and after.endswith("ed")):
-            return True  # "a glass table", "a wood framed window"
-        if after.isalpha() and after not in _NO_COMPOUND and i + 2 < len(words):
-            key = tuple(word.text for word in words[i + 2 : i + 4])
-            if before and (key in self.surfaces or key[:1] in self.surfaces):
-                return True  # "a wood tone coffee table"
-        return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
-    def _ends_in_material(self, words: Sequence[Word], i: int) -> bool:
-        """Whether word ``i`` or ``i + 1`` is a material followed by a noun: "imitation wood chair"."""
-        for k in (i, i + 1):
-            if k + 1 < len(words) and words[k].text in relation_words().materials:
-                return (words[k + 1].text,) in self.surfaces
-        return False
-
-
-_NO_COMPOUND = frozenset[str]().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
 _PLACES = word_set("prepositions") | {"right", "left", "there", "here", "just", "directly", "underneath"}
-_CAN_DO = frozenset(("go", "be", "come", "stay", "wait", "stand", "hang", "lie", "fit", "live", "help"))
-_CAN_BEFORE = word_set("before_can")
-_LIGHT_AFTER = word_set("after_light")
-_QUANTITIES = word_set("quantities")
 
 
 @lru_cache(maxsize=1)
@@ -290,7 +249,7 @@ def lexicon() -> Lexicon:
     for group in data["nouns"]:
         for noun in group["say"]:
             meaning[noun] = {label: float(weight) for label, weight in group["mean"].items()}
-    return Lexicon(meaning, frozenset(data["weak_nouns"]), dict(data["plurals"]))
+    return Lexicon(meaning, dict(data["plurals"]))
 
 
 @lru_cache(maxsize=1)

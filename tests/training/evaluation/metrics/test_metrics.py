@@ -406,7 +406,7 @@ def test_files_of_grounding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.pop("classes"), "p.json: file has no 'classes'"),
+        (lambda d: d.pop("classes"), "p.json has no 'classes'"),
         (lambda d: d["classes"].append("bed"), "p.json: 'classes' differ"),
         (lambda d: d["scenes"]["a"].pop("scores"), "p.json: scene 'a' has no 'scores'"),
         (lambda d: d["scenes"]["a"].update(boxes=[[1, 2]]), "p.json: scene 'a': 'boxes' must be lists of nine"),
@@ -415,7 +415,7 @@ def test_files_of_grounding(tmp_path: Path) -> None:
         (lambda d: d["scenes"]["a"].update(labels=[0, 1]), "p.json: scene 'a': 1 boxes have 2 labels"),
         (lambda d: d["scenes"]["a"].update(labels=[5]), "predicted label 5"),
         (lambda d: d["scenes"].pop("b"), "no predictions.*'b'"),
-        (lambda d: d.update(scenes=[]), "p.json: file: 'scenes' must be a dict"),
+        (lambda d: d.update(scenes=[]), "p.json: 'scenes' must be a mapping"),
     ],
 )
 def test_files_name_what_does_not_fit(tmp_path: Path, change: Any, message: str) -> None:
@@ -437,4 +437,4 @@ def test_command_prints_writes_and_fails_by_name(tmp_path: Path) -> None:
     found.write_text("{")
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 2
-    assert "p.json is not JSON" in result.output
+    assert "p.json: Expecting" in result.output

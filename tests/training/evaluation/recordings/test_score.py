@@ -160,7 +160,7 @@ GOOD = {"names": ["table"], "box": [0, 0, 0, 1, 1, 1, 0, 0, 0]}
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "the file must be an object"),
+        ([], "the file must be a mapping"),
         ({}, "lacks 'objects'"),
         ({"objects": [], "ignored": []}, "unknown key 'ignored'"),
         (
@@ -169,15 +169,15 @@ GOOD = {"names": ["table"], "box": [0, 0, 0, 1, 1, 1, 0, 0, 0]}
         ),
         ({"objects": [GOOD, GOOD | {"names": []}]}, r"objects\[1\].names must hold at least one name"),
         ({"objects": [GOOD | {"names": ["table", "table"]}]}, "'table' twice"),
-        ({"objects": [GOOD | {"names": [""]}]}, "'', which is no name"),
+        ({"objects": [GOOD | {"names": [""]}]}, "a name must be a text of 1 to 1000 characters, got ''"),
         ({"objects": [GOOD | {"names": "table"}]}, "must be a list, got 'table'"),
         ({"objects": [GOOD | {"box": [0, 0, 0, 1, 0, 1, 0, 0, 0]}]}, r"objects\[0\].box has dy = 0"),
         ({"objects": [GOOD | {"box": [0, 0, 0, 1, 1, -2, 0, 0, 0]}]}, "dz = -2"),
-        ({"objects": [GOOD | {"box": [0, 0, 0, 1, 1, 1]}]}, "must be 9 numbers"),
-        ({"objects": [GOOD | {"box": [0, 0, None, 1, 1, 1, 0, 0, 0]}]}, "holds None"),
-        ({"objects": [GOOD | {"box": [0, 0, float("nan"), 1, 1, 1, 0, 0, 0]}]}, "holds nan"),
+        ({"objects": [GOOD | {"box": [0, 0, 0, 1, 1, 1]}]}, "must be a list of 9 entries"),
+        ({"objects": [GOOD | {"box": [0, 0, None, 1, 1, 1, 0, 0, 0]}]}, r"box\[2\] must be a finite number, got None"),
+        ({"objects": [GOOD | {"box": [0, 0, float("nan"), 1, 1, 1, 0, 0, 0]}]}, "finite number, got nan"),
         ({"objects": [GOOD | {"sure": 1}]}, "sure must be true or false, got 1"),
-        ({"objects": [GOOD | {"note": 3}]}, "note must be text, got 3"),
+        ({"objects": [GOOD | {"note": 3}]}, "note must be a text of 1 to 1000 characters, got 3"),
         ({"objects": [], "ignore": [{"box": [0, 0, 0, 0, 1, 1, 0, 0, 0]}]}, r"ignore\[0\].box has dx = 0"),
         ({"objects": [], "extra_names": ["a", " "]}, "extra_names holds ' '"),
     ],
@@ -190,7 +190,7 @@ def test_wrong_labels_are_named(data, words):
 def test_a_file_that_is_no_json_is_named(tmp_path):
     path = tmp_path / "labels.json"
     path.write_text("{")
-    with pytest.raises(LabelError, match=r"labels\.json is no JSON"):
+    with pytest.raises(ValueError, match=r"labels\.json: Expecting"):
         read_labels(path)
 
 

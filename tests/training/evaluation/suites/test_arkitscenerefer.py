@@ -35,7 +35,7 @@ from embodied_perceptron_training.evaluation.suites.refer_lift import (
     Detection2d,
     DetectorNoise,
     center_hit,
-    dbscan,
+    connected_points,
     lift,
     mask_points,
     noisy_detections,
@@ -174,8 +174,8 @@ def test_published_records_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({}, "must hold a list"),
-        ([3], "record 0 must be an object"),
+        ({}, "must be a list"),
+        ([3], "record 0 must be a mapping"),
         ([published(bbox=...)], "record 0 lacks 'bbox'"),
         ([published(bbox=[1, 2, 3])], "'Training-123-9': bbox must be 6"),
         ([published(bbox="large")], "bbox"),
@@ -206,8 +206,8 @@ def test_answers_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nothing", "cannot be read"),
-        ({"answers": []}, "must hold 'answers'"),
+        ("nothing", "answers.json: Expecting"),
+        ({"answers": []}, "'answers' must be a mapping"),
         ({"answers": {}}, "no answer for 'a'"),
         ({"answers": {"a": None, "z": None}}, "'z', which is no reference"),
         ({"answers": {"a": {}}}, "answer 'a' must hold"),
@@ -268,10 +268,6 @@ def test_trimming_drops_a_share_of_each_end() -> None:
     points[0, 1], points[99, 1] = -50.0, 50.0  # far off, as rays past an edge
     np.testing.assert_allclose(trimmed_box(points), [49.5, 0, -49.5, 89, 0, 89])
     np.testing.assert_allclose(trimmed_box(points[:1]), [0, -50, 0, 0, 0, 0])
-    with pytest.raises(ValueError, match="at least one point"):
-        trimmed_box(np.zeros((0, 3)))
-    with pytest.raises(ValueError, match="trim must be in"):
-        trimmed_box(points, 0.5)
 
 
 def test_the_ray_takes_the_nearest_measured_pixel_of_the_mask() -> None:
@@ -311,46 +307,16 @@ def test_the_biggest_cluster_stands_first_and_classes_stay_apart() -> None:
         lift(seen_again, [frame], 0.05)
 
 
-def plain_dbscan(points: np.ndarray[Any, Any], eps: float, min_points: int) -> list[set[int]]:
-    """Clusters of core points as sets, by growing them one by one."""
-    near = [{j for j in range(len(points)) if np.linalg.norm(points[i] - points[j]) <= eps} for i in range(len(points))]
-    core = {i for i in range(len(points)) if len(near[i]) >= min_points}
-    left, clusters = set(core), []
-    while left:
-        todo, cluster = [min(left)], set()
-        while todo:
-            i = todo.pop()
-            if i not in cluster:
-                cluster.add(i)
-                todo += sorted(near[i] & core)
-        left -= cluster
-        clusters.append(cluster)
-    return clusters
-
-
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(0, 40))
-def test_dbscan_equals_the_plain_one(seed: int, min_points: int, count: int) -> None:
+@given(st.integers(0, 10_000), st.integers(1, 40))
+def test_points_in_reach_of_each_other_share_a_cluster(seed: int, count: int) -> None:
     points = np.random.default_rng(seed).uniform(0, 1, (count, 3))
-    eps = 0.2
-    labels = dbscan(points, eps, min_points)
-    clusters = plain_dbscan(points, eps, min_points)
-    core = set().union(*clusters)
-    numbers = range(labels.max(initial=-1) + 1)
-    found = {frozenset(np.flatnonzero(labels == k).tolist()) & frozenset(core) for k in numbers}
-    assert found == {frozenset(c) for c in clusters}
-    for i in set(range(count)) - core:
-        distances = {j: np.linalg.norm(points[i] - points[j]) for j in core}
-        nearest = min(distances, key=lambda j: float(distances[j]), default=None)
-        reached = nearest is not None and distances[nearest] <= eps
-        assert labels[i] == (labels[nearest] if reached else -1)
-    firsts = [int(np.flatnonzero(labels == k)[0]) for k in numbers]
-    assert firsts == sorted(firsts)
-
-
-def test_dbscan_refuses_what_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="eps > 0"):
-        dbscan(np.zeros((2, 3)), 0.0)
+    near = np.linalg.norm(points[:, None] - points[None], axis=2) <= 0.2
+    for _ in range(count):
+        near = near @ near  # whoever is reached over others
+    labels = connected_points(points, 0.2)
+    np.testing.assert_array_equal(labels[:, None] == labels[None], near)
+    assert list(dict.fromkeys(labels.tolist())) == list(range(labels.max() + 1))  # numbered by their first point
 
 
 def test_a_detector_without_faults_changes_nothing() -> None:

@@ -395,8 +395,8 @@ def test_a_label_in_two_tiers_is_counted_in_the_least(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "cannot be read"),
-        ("{}", "must hold a list"),
+        ("[", "scene.json: Expecting"),
+        ("{}", "the objects must be a list"),
         ('[{"id": 1}]', "entry 0 lacks 'visually_similar'"),
         ("[3]", "entry 0: an object must be"),
         ('[{"id": 1, "synonyms": "lamp", "depictions": [], "visually_similar": [], "clutter": []}]', "list of texts"),

@@ -172,9 +172,9 @@ def test_files_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "cannot be read"),
-        ("[]", "must hold 'scenes'"),
-        ('{"scenes": {"a": 3}}', "scene 'a' must be a list"),
+        ("{", "s.json: Expecting"),
+        ("[]", "must be a mapping"),
+        ('{"scenes": {"a": 3}}', "scene 'a': 'present' must be a list"),
         ('{"scenes": {"a": ["bed", "bed"]}}', "lists 'bed' twice"),
         ('{"scenes": {"a": ["bed", 7]}}', "7 is no category"),
         ('{"scenes": {"a": {"present": [], "unasked": "bed"}}}', "'unasked' must be a list"),
@@ -190,10 +190,10 @@ def test_scene_lists_that_are_none(tmp_path: Path, content: str, message: str) -
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"scene": "a", "category": "bed"}, "answer 1 lacks 'answer'"),
+        ({"scene": "a", "category": "bed"}, "answer 1: 'answer' must be a text"),
         ({"scene": "a", "category": "bed", "answer": "maybe"}, "'maybe'"),
         ({"scene": "a", "category": "bed", "answer": "no"}, "contradicts"),
-        ("bed", "must be an object"),
+        ("bed", "must be a mapping"),
     ],
 )
 def test_answers_that_are_none(tmp_path: Path, entry: object, message: str) -> None:

@@ -21,7 +21,6 @@ from embodied_perceptron_training.evaluation.suites.robustness import (
     DetectorSystem,
     FactorResult,
     Predictions,
-    RobustnessSpec,
     curve_figures,
     curves,
     curves_json,
@@ -272,9 +271,9 @@ def test_homes_are_built_again_from_what_the_data_set_says(data):
 
 def test_bad_specifications_are_named():
     with pytest.raises(EvaluationError, match="two levels"):
-        RobustnessSpec(SuiteSpec("x"), levels=1)
+        SuiteSpec("x", levels=1)
     with pytest.raises(EvaluationError, match="needs a --detector"):
-        RobustnessSpec(SuiteSpec("x"), layout="yolov8")
+        SuiteSpec("x", layout="yolov8")
 
 
 def test_a_home_with_nothing_to_show_changes_no_curve():

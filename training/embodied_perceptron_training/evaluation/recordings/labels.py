@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.recordings import plain_values
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings import plain_values as plain
+from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -81,12 +80,10 @@ class RecordingLabels:
 
 
 def read_labels(path: str | Path) -> RecordingLabels:
-    """Read a label file. Raises :class:`LabelError` naming file, place and value, or ``OSError``."""
+    """Read a label file. Raises ``RecordingError``, or :class:`LabelError` naming file, place and value."""
+    data = read_json(Path(path))
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
         return labels_from_dict(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise LabelError(f"{path} is no JSON: {error}") from error
     except LabelError as error:
         raise LabelError(f"{path}: {error}") from None
 
@@ -115,59 +112,38 @@ def labels_from_objects(objects: Sequence[SceneObject]) -> RecordingLabels:
 
 def labels_from_dict(data: Any) -> RecordingLabels:
     """Checked contents of a label file. Raises :class:`LabelError` naming the place and the value."""
-    data = _mapping(data, "the file", {"objects"}, {"ignore", "extra_names"})
+    try:
+        return _checked(data)
+    except ValueError as error:
+        raise LabelError(str(error)) from None
+
+
+def _checked(data: Any) -> RecordingLabels:
+    data = plain.record(data, "the file", {"objects"}, {"ignore", "extra_names"})
     extra = _names(data.get("extra_names", []), "extra_names")
     known = {*ALL_CATEGORIES, *extra}
     things, unknown = [], []
-    for i, row in enumerate(_list(data["objects"], "objects")):
+    for i, row in enumerate(plain.sequence(data["objects"], "objects")):
         where = f"objects[{i}]"
-        row = _mapping(row, where, {"names", "box"}, {"sure", "note"})
+        row = plain.record(row, where, {"names", "box"}, {"sure", "note"})
         names = _names(row["names"], f"{where}.names")
         unknown += [f"{where}.names holds the unknown name {_with_near(n, known)}" for n in names if n not in known]
         if not names:
-            raise LabelError(f"{where}.names must hold at least one name, got {row['names']!r}")
-        sure = row.get("sure", True)
-        if not isinstance(sure, bool):
-            raise LabelError(f"{where}.sure must be true or false, got {sure!r}")
+            raise ValueError(f"{where}.names must hold at least one name, got {row['names']!r}")
+        sure = plain.truth(row.get("sure", True), f"{where}.sure")
         things.append(LabelledThing(names, _box(row["box"], where), sure, _note(row, where)))
     if unknown:  # all at once
-        raise LabelError(f"{'; '.join(unknown)}; new names belong into extra_names")
+        raise ValueError(f"{'; '.join(unknown)}; new names belong into extra_names")
     ignore = []
-    for i, row in enumerate(_list(data.get("ignore", []), "ignore")):
-        row = _mapping(row, f"ignore[{i}]", {"box"}, {"note"})
+    for i, row in enumerate(plain.sequence(data.get("ignore", []), "ignore")):
+        row = plain.record(row, f"ignore[{i}]", {"box"}, {"note"})
         ignore.append(IgnoredRegion(_box(row["box"], f"ignore[{i}]"), _note(row, f"ignore[{i}]")))
     return RecordingLabels(tuple(things), tuple(ignore), extra)
 
 
-def _mapping(value: Any, where: str, needed: set[str], optional: set[str]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise LabelError(f"{where} must be an object, got {value!r:.80}")
-    if missing := needed - set(value):
-        raise LabelError(f"{where} lacks {min(missing)!r}")
-    if unknown := set(value) - needed - optional:
-        known = ", ".join(sorted(needed | optional))
-        raise LabelError(f"{where} has an unknown key {min(unknown)!r}; known: {known}")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise LabelError(f"{where} must be a list, got {value!r:.80}")
-    return value
-
-
 def _note(row: Mapping[str, Any], where: str) -> str:
     note = row.get("note", "")
-    if not isinstance(note, str):
-        raise LabelError(f"{where}.note must be text, got {note!r:.80}")
-    return _plain(note, f"{where}.note") if note else note
-
-
-def _plain(text: str, what: str) -> str:
-    try:
-        return plain_values.words(text, what, plain_values.MAX_TEXT)
-    except ValueError as error:
-        raise LabelError(str(error)) from None
+    return "" if note == "" else plain.words(note, f"{where}.note", plain.MAX_TEXT)
 
 
 def _with_near(name: str, known: set[str]) -> str:
@@ -176,24 +152,18 @@ def _with_near(name: str, known: set[str]) -> str:
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
-    names: list[str] = []
-    for name in _list(value, where):
-        if not isinstance(name, str) or not name.strip():
-            raise LabelError(f"{where} holds {name!r}, which is no name")
-        _plain(name, f"{where}: a name")
-        if name in names:
-            raise LabelError(f"{where} holds {name!r} twice")
-        names.append(name)
+    names = [plain.words(name, f"{where}: a name", plain.MAX_TEXT) for name in plain.sequence(value, where)]
+    for k, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"{where} holds {name!r}, which is no name")
+        if name in names[:k]:
+            raise ValueError(f"{where} holds {name!r} twice")
     return tuple(names)
 
 
 def _box(value: Any, where: str) -> F64:
-    if not isinstance(value, list) or len(value) != 9:
-        raise LabelError(f"{where}.box must be 9 numbers (x y z dx dy dz alpha beta gamma), got {value!r:.120}")
-    for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
-            raise LabelError(f"{where}.box holds {number!r}, which is no finite number")
-    for name, size in zip(("dx", "dy", "dz"), value[3:6], strict=True):
+    box = plain.numbers(value, f"{where}.box", 9)
+    for name, size in zip(("dx", "dy", "dz"), box[3:6].tolist(), strict=True):
         if not size > 0:
-            raise LabelError(f"{where}.box has {name} = {size}: a side must be longer than zero")
-    return np.array(value, np.float64)
+            raise ValueError(f"{where}.box has {name} = {size:g}: a side must be longer than zero")
+    return box

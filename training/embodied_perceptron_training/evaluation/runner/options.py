@@ -61,7 +61,7 @@ def _common(
             exists=True, file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them."
         ),
     ],
-    out: Annotated[Path, out_folder(help="Folder to write: metrics, table and picture.")],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics and table.")],
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test",
     weights: Weights = "tiny",
     scenes: Scenes = None,

@@ -34,7 +34,8 @@ from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import read_meaning
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings import plain_values as checked
+from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.weights.categories import BY_FREQUENCY
@@ -58,7 +59,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    read_json,
     run_scenes,
 )
 from embodied_perceptron_training.processes import Workers
@@ -199,26 +199,16 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
     Raises ``ValueError`` naming the file, the record and the fault: a missing key, an invalid box, or two different
     records with one id.
     """
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise ValueError(f"{path} must hold a list of records, got {type(entries).__name__}")
+    entries = checked.sequence(read_json(path), str(path))
     found: dict[str, Reference] = {}
     repeated = 0
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise ValueError(f"{path}: record {number} must be an object, got {type(entry).__name__}")
-        missing = [k for k in ("id", "scene_id", "object_id", "description", "object_label", "bbox") if k not in entry]
-        if missing:
-            raise ValueError(f"{path}: record {number} lacks {missing[0]!r}")
+        checked.mapping(entry, f"{path}: record {number}")
         try:
-            record = Reference(
-                id=str(entry["id"]),
-                scene_id=str(entry["scene_id"]),
-                object_id=str(entry["object_id"]),
-                description=str(entry["description"]),
-                label=str(entry["object_label"]),
-                box=entry["bbox"],
-            )
+            texts = [str(entry[key]) for key in ("id", "scene_id", "object_id", "description", "object_label")]
+            record = Reference(*texts, entry["bbox"])
+        except KeyError as error:
+            raise ValueError(f"{path}: record {number} lacks {error}") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         known = found.setdefault(record.id, record)
@@ -241,10 +231,7 @@ def references_json(references: Sequence[Reference]) -> str:
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
     """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
-    data = read_json(path)
-    answers = data.get("answers") if isinstance(data, dict) else None
-    if not isinstance(answers, dict):
-        raise ValueError(f"{path} must hold 'answers', an object by id")
+    answers = checked.mapping(checked.mapping(read_json(path), str(path)).get("answers"), f"{path}: 'answers'")
     unknown = sorted(set(answers) - {r.id for r in references})
     if unknown:
         raise ValueError(f"{path} answers {unknown[0]!r}, which is no reference")

@@ -17,7 +17,6 @@ from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
-from embodied_perceptron_training.processes import Workers
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteRun, SuiteSpec
@@ -156,22 +155,11 @@ def robustness(
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch, orbit)."""
     with_detectors(PerceptronConfig(), [detector] if detector else [], [detector_layout] if detector_layout else [])
     with TaskProgress("loading the library"):
-        from embodied_perceptron.recordings.files import write_atomically
-        from embodied_perceptron_training.evaluation.suites import robustness as sweeps
+        from embodied_perceptron_training.evaluation.suites import robustness as suite
 
-    suite = suite_spec(common)
-
-    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[sweeps.FactorResult]:
-        file = "" if detector is None else known_everywhere(detector, workers)
-        return sweeps.run_robustness(sweeps.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
-
-    done: list[SuiteRun[sweeps.FactorResult]] = []
-    _suite("robustness", common, suite, run, dict, lambda _, result, folder: done.append(result))
-    results, out = done[0].results, common.out
-    write_atomically(out / "curves.json", sweeps.curves_json(results).encode())
-    write_atomically(out / "metrics.png", sweeps.curves_png(results))
-    tables = (out / "metrics.md").read_text(encoding="utf-8")
-    write_atomically(out / "metrics.md", (tables + sweeps.curves_markdown(results)).encode())
+    file = "" if detector is None else known_everywhere(detector, common.workers)
+    spec = suite_spec(common, levels=levels, detector=file, layout=detector_layout)
+    _suite("robustness", common, spec, suite.run_robustness, dict, suite.write_robustness)
 
 
 def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the degraded detections.")] = 0) -> None:
@@ -201,6 +189,7 @@ def _suite(
     console, out = Console(), common.out
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
+    done: SuiteRun[Any] | None = None
     try:
         out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
         if run is None:
@@ -215,11 +204,12 @@ def _suite(
                 **done.notes,
                 "seconds": round(done.seconds, 1),
             }
+        write_suite_report(out, title, figures, facts, skipped, command)
+        if done is not None:
             write_details(spec, done, out)
     except (ValueError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    write_suite_report(out, title, figures, facts, skipped, command)
     console.print(title, style="bold")
     for table in _on_one_screen(figures):
         console.print(table)

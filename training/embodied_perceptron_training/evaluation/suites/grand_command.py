@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from embodied_perceptron_training.datasets.grand import GrandText
 
 
-class TextKind(str, Enum):
-    """Kind of texts that refer to no object."""
-
-    description = "description"
-    question = "question"
-
-
 def grand(
     scenes: Annotated[
         Path, typer.Option("--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes of 3D-GRAND.")
@@ -37,7 +29,10 @@ def grand(
     truth: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The right texts, by the same ids.")
     ] = None,
-    kind: Annotated[TextKind | None, typer.Option(help="Of texts without a referred object; else by name.")] = None,
+    kind: Annotated[
+        Literal["description", "question"] | None,
+        typer.Option(help="Of texts without a referred object; else by name."),
+    ] = None,
 ) -> None:
     """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts;
     how well the reader of sentences grounds their phrases (dense/)."""
@@ -46,21 +41,20 @@ def grand(
     from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
-    other_kind = None if kind is None else kind.value
     try:
         known = read_scenes(scenes)
-        scored = read_texts(texts, known, other_kind)
+        scored = read_texts(texts, known, kind)
         figures = score_texts(scored, known)
         for name in sorted({text.kind for text in scored}):
             own = score_texts([text for text in scored if text.kind == name], known)
             figures |= {f"{name}/{figure}": value for figure, value in own.items()}
         dense = DenseScore()
-        for text in scored if truth is None else read_texts(truth, known, other_kind):
+        for text in scored if truth is None else read_texts(truth, known, kind):
             ask = partial(_ground, known[text.scene].objects)
             dense += score_dense([text.asked if text.kind == "reference" else text.text], ask)
         figures |= {f"dense/{figure}": value for figure, value in dense.as_dict().items()}
         if truth is not None:
-            figures |= {f"objects/{k}": v for k, v in score_ids(scored, read_texts(truth, known, other_kind)).items()}
+            figures |= {f"objects/{k}": v for k, v in score_ids(scored, read_texts(truth, known, kind)).items()}
     except ValueError as error:
         raise CommandError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)

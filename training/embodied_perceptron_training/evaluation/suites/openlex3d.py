@@ -53,7 +53,8 @@ from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings import plain_values as checked
+from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import Detections, Perception, SceneObject
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
@@ -70,7 +71,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    read_json,
     run_scenes,
 )
 from embodied_perceptron_training.processes import Workers
@@ -478,13 +478,9 @@ def read_labels(path: Path) -> tuple[tuple[TieredLabels, ...], int]:
     Raises ``ValueError`` naming the file, the object and the fault.
     """
     data = read_json(path)
-    samples = (
-        data["dataset"].get("samples") if isinstance(data, dict) and isinstance(data.get("dataset"), dict) else data
-    )
-    if not isinstance(samples, list):
-        raise ValueError(f"{path} must hold a list of objects, or one as dataset.samples")
+    samples = data["dataset"].get("samples") if isinstance(data, dict) and "dataset" in data else data
     found, twice = [], 0
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(checked.sequence(samples, f"{path}: the objects")):
         try:
             tiers = _tiers(sample)
             kept = _least_tiers(tiers)
@@ -498,8 +494,7 @@ def read_labels(path: Path) -> tuple[tuple[TieredLabels, ...], int]:
 
 
 def _tiers(sample: Any) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
-    if not isinstance(sample, dict):
-        raise TypeError(f"an object must be a JSON object, got {type(sample).__name__}")
+    checked.mapping(sample, "an object")
     published = "labels" in sample
     words = sample["labels"]["image_attributes"] if published else sample
     similar = words["vis_sim" if published else "visually_similar"]

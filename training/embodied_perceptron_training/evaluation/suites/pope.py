@@ -45,7 +45,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import iou_of_arrays
 from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings import plain_values as checked
+from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception
 from embodied_perceptron_training.datasets.embodiedscan import SOURCES, DatasetError, MissingSplitError
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_texts
@@ -70,7 +71,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     is_home,
     load_suite_scene,
     perceive_scene,
-    read_json,
     run_scenes,
     suite_dataset,
 )
@@ -227,18 +227,14 @@ def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, 
 def read_scene_list(path: Path) -> list[ScenePresence]:
     """Scenes of a JSON file (see the module docstring), sorted by name. Raises ``ValueError`` naming file, scene and
     fault."""
-    entries = _read(path, "scenes", dict)
     scenes = []
-    for name, entry in sorted(entries.items()):
-        parts = {"present": entry} if isinstance(entry, list) else entry
-        if not isinstance(parts, dict) or not isinstance(parts.get("present"), list):
-            raise ValueError(f"{path}: scene {name!r} must be a list of categories or hold one as 'present'")
-        unasked = parts.get("unasked", [])
-        if not isinstance(unasked, list):
-            raise ValueError(f"{path}: scene {name!r}: 'unasked' must be a list, got {type(unasked).__name__}")
+    for name, entry in sorted(_read(path, "scenes", checked.mapping).items()):
+        parts = entry if isinstance(entry, dict) else {"present": entry}
+        given = {"present": parts.get("present"), "unasked": parts.get("unasked", [])}
+        lists = [checked.sequence(v, f"{path}: scene {name!r}: {k!r}") for k, v in given.items()]
         try:
-            scenes.append(ScenePresence(name, tuple(parts["present"]), tuple(unasked)))
-        except (ValueError, TypeError) as error:
+            scenes.append(ScenePresence(name, *map(tuple, lists)))
+        except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
     return scenes
 
@@ -253,18 +249,17 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
     """(scene, category) -> answer. Raises ``ValueError`` naming the file and an entry that is wrong or contradicts
     another."""
     found: dict[tuple[str, str], bool] = {}
-    for number, entry in enumerate(_read(path, "answers", list)):
-        if not isinstance(entry, dict):
-            raise ValueError(f"{path}: answer {number} must be an object, got {type(entry).__name__}")
-        for key in ("scene", "category", "answer"):
-            if not isinstance(entry.get(key), str):
-                raise ValueError(f"{path}: answer {number} lacks {key!r} or it is no text")
-        answered = entry["answer"].strip().lower()
+    for number, entry in enumerate(_read(path, "answers", checked.sequence)):
+        place = f"{path}: answer {number}"
+        values = checked.mapping(entry, place)
+        scene, category, said = (
+            checked.text(values.get(key), f"{place}: {key!r}") for key in ("scene", "category", "answer")
+        )
+        answered = said.strip().lower()
         if answered not in ("yes", "no"):
-            raise ValueError(f"{path}: answer {number} must be yes or no, got {entry['answer']!r}")
-        scene, category = entry["scene"], entry["category"]
+            raise ValueError(f"{place} must be yes or no, got {said!r}")
         if found.setdefault((scene, category), answered == "yes") != (answered == "yes"):
-            raise ValueError(f"{path}: answer {number} contradicts an earlier one about {category!r} in {scene!r}")
+            raise ValueError(f"{place} contradicts an earlier one about {category!r} in {scene!r}")
     return found
 
 
@@ -277,11 +272,8 @@ def answers_json(answers: Mapping[tuple[str, str], bool]) -> str:
     return json.dumps({"answers": entries}, indent=1) + "\n"
 
 
-def _read(path: Path, key: str, kind: type) -> Any:
-    data = read_json(path)
-    if not isinstance(data, dict) or not isinstance(data.get(key), kind):
-        raise ValueError(f"{path} must hold {key!r}, {'a list' if kind is list else 'an object'}")
-    return data[key]
+def _read(path: Path, key: str, check: Callable[[Any, str], Any]) -> Any:
+    return check(checked.mapping(read_json(path), str(path)).get(key), f"{path}: {key!r}")
 
 
 # -- Questions of 3D-GRAND's kinds.
@@ -327,12 +319,8 @@ def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]
 
     Raises ``ValueError`` naming file and entry.
     """
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["qa"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} has no questions: {type(error).__name__}: {error}") from error
     found: dict[str, GroundedQuestion] = {}
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+    for number, entry in enumerate(_read(path, "qa", checked.sequence)):
         question = _question(path, scene_id, number, entry)
         found.setdefault(question.text, question)
     return list(found.values())

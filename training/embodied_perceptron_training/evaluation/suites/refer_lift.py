@@ -135,30 +135,14 @@ def _stretched(detection: Detection2d, shift: F64) -> Detection2d | None:
 # -- Lifting.
 
 
-def dbscan(points: F64, eps: float, min_points: int = 1) -> I64:
-    """(N,) cluster of each of (N, D) points, -1 = noise (Ester et al., KDD 1996).
-
-    A point with at least ``min_points`` points within ``eps``, itself included, is a core point; core points within
-    ``eps`` share a cluster, other points take that of the nearest core point within it. Clusters are numbered by their
-    first point.
-    """
-    if eps <= 0 or min_points < 1:
-        raise ValueError(f"need eps > 0 and min_points >= 1, got {eps} and {min_points}")
-    count = len(points)
-    if count == 0:
-        return np.zeros(0, np.int64)
+def connected_points(points: F64, eps: float) -> I64:
+    """(N,) cluster of each of (N, D) points: those within ``eps`` of each other share one (DBSCAN with one point per
+    core). Clusters are numbered by their first point."""
     pairs = cKDTree(points).query_pairs(eps, output_type="ndarray")
-    neighbours = np.bincount(pairs.ravel(), minlength=count) + 1
-    core = neighbours >= min_points
-    inner = pairs[core[pairs].all(axis=1)]
-    links = coo_matrix((np.ones(len(inner), bool), (inner[:, 0], inner[:, 1])), shape=(count, count))
-    label = connected_components(links, directed=False)[1].astype(np.int64)
-    label[~core] = -1
-    if core.any() and not core.all():
-        distance, nearest = cKDTree(points[core]).query(points[~core])
-        label[~core] = np.where(distance <= eps, label[core][nearest], -1)
-    order: dict[int, int] = {}
-    return np.array([-1 if k < 0 else order.setdefault(k, len(order)) for k in label.tolist()], np.int64)
+    links = coo_matrix((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), shape=(len(points), len(points)))
+    label = connected_components(links, directed=False)[1]
+    _, first, cluster = np.unique(label, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[cluster]
 
 
 def center_hit(detection: Detection2d, frame: PosedFrame) -> F64 | None:
@@ -194,15 +178,10 @@ def pixels_to_world(u: NDArray[np.integer], v: NDArray[np.integer], frame: Posed
     return np.asarray(points @ frame.T_world_camera[:3, :3].T + frame.T_world_camera[:3, 3])
 
 
-def trimmed_box(points_m: F64, trim: float = TRIM) -> F64:
-    """(6,) bounds of (P, 3) points without the lowest and highest ``trim`` of each axis. Raises ``ValueError`` without
-    points."""
-    if len(points_m) == 0:
-        raise ValueError("a box needs at least one point")
-    if not 0 <= trim < 0.5:
-        raise ValueError(f"trim must be in [0, 0.5), got {trim}")
+def trimmed_box(points_m: F64) -> F64:
+    """(6,) bounds of (P, 3) points, P > 0, without the lowest and highest :data:`TRIM` of each axis."""
     ordered = np.sort(points_m, axis=0)
-    cut = int(trim * len(ordered))
+    cut = int(TRIM * len(ordered))
     low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
     return np.concatenate([(low + high) / 2, high - low])
 
@@ -223,7 +202,7 @@ def lift(detections: Sequence[Detection2d], frames: Sequence[PosedFrame], eps_m:
     clusters = []
     for label, members in sorted(by_class.items()):
         hits = np.stack([hit for _, hit in members])
-        numbers = dbscan(hits, eps_m)
+        numbers = connected_points(hits, eps_m)
         for number in range(int(numbers.max()) + 1):
             chosen = [members[i][0] for i in np.flatnonzero(numbers == number)]
             points = np.concatenate([mask_points(d, frames[d.view]) for d in chosen])

@@ -1,22 +1,16 @@
-"""Files of a suite's run: flat ``metrics.json``, the table ``metrics.md``, the bars ``metrics.png``."""
+"""Files of a suite's run: flat ``metrics.json`` and the table ``metrics.md``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-
-import cv2
-import numpy as np
 
 from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, text, text_size
 from embodied_perceptron.weights.checkpoint import without_folders
 
-METRICS, TABLES, PICTURE = "metrics.json", "metrics.md", "metrics.png"
-_COLORS: tuple[Color, ...] = ((96, 168, 255), (94, 210, 110), (255, 170, 60), (255, 84, 84), (190, 140, 255))
-_WIDTH, _ROW, _MARGIN, _LABELS = 900, 24, 24, 230
+METRICS, TABLES = "metrics.json", "metrics.md"
 
 # Figures of other systems beside ours: name -> (source, table). What they were measured on is another data set.
 PUBLISHED: Mapping[str, tuple[str, str]] = {
@@ -48,15 +42,11 @@ def write_suite_report(
     skipped: Mapping[str, str],
     command: str = "",
 ) -> None:
-    """Write the three files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
+    """Write both files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     rounded = {name: round(value, 9) for name, value in figures.items()}
     write_atomically(folder / METRICS, (json.dumps(rounded, indent=2) + "\n").encode())
     write_atomically(folder / TABLES, suite_markdown(title, rounded, facts, skipped, command).encode())
-    done, data = cv2.imencode(".png", draw_bars(title, rounded)[..., ::-1])
-    if not done:
-        raise OSError(f"cannot encode {folder / PICTURE}")
-    write_atomically(folder / PICTURE, data.tobytes())
 
 
 def grouped(figures: Mapping[str, float]) -> tuple[list[str], list[str]]:
@@ -101,31 +91,3 @@ def _alike(figures: Mapping[str, float]) -> list[list[str]]:
         names = tuple(name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == group)
         members.setdefault(names, []).append(group)
     return list(members.values())
-
-
-def draw_bars(title: str, figures: Mapping[str, float]) -> Image:
-    """(H, 900, 3) uint8 RGB: a bar of 0 .. 100 % for each figure, coloured by its group."""
-    groups, _ = grouped(figures)
-    height = 2 * _MARGIN + _ROW * (len(figures) + len(groups) + 1)
-    image: Image = np.empty((height, _WIDTH, 3), np.uint8)
-    image[:] = SHADE
-    top = _MARGIN
-    text(image, title, _MARGIN, top + 16, INK, 0.7)
-    top += _ROW
-    for k, group in enumerate(groups):
-        color = _COLORS[k % len(_COLORS)]
-        text(image, group, _MARGIN, top + 17, color, 0.5)
-        top += _ROW
-        for name, value in figures.items():
-            if name.rpartition("/")[0] == group:
-                _bar(image, top, name.rpartition("/")[2], value, color)
-                top += _ROW
-    return image
-
-
-def _bar(image: Image, top: int, name: str, value: float, color: Sequence[int]) -> None:
-    full = _WIDTH - _LABELS - _MARGIN - 70
-    text(image, name, _LABELS - 12 - text_size(name, 0.45)[0], top + 16)
-    image[top + 4 : top + 20, _LABELS : _LABELS + full] = 40
-    image[top + 4 : top + 20, _LABELS : _LABELS + round(full * min(max(value, 0.0), 100.0) / 100)] = color
-    text(image, f"{value:.1f}", _LABELS + full + 10, top + 16)

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,12 +33,15 @@ from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.recordings.artifacts import write_png
+from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.suites.report import TABLES
 from embodied_perceptron_training.evaluation.suites.scenes import Progress, Scored, SuiteRun, SuiteSpec, run_scenes
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
@@ -51,7 +54,6 @@ F64 = NDArray[np.float64]
 Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
 OUR = ""  # name of the perceptron's figures
 DETECTOR, MASKS = "detector", "masks"
-DEFAULT_SCENES, DEFAULT_LEVELS, DEFAULT_VIEWS = 6, 5, 4
 IOU_3D, IOU_2D = 0.25, 0.5
 OTHER_IOU = 0.3  # with another object of the class: neither right nor wrong
 _LEAST_PIXELS = 100  # of the target at the last level, where it is open, lit, free, near, seen from above
@@ -201,8 +203,8 @@ class FactorResult:
 def evaluate_home(
     home: Home,
     systems: Mapping[str, System],
-    levels: int = DEFAULT_LEVELS,
-    views: int = DEFAULT_VIEWS,
+    levels: int,
+    views: int,
     factors: Sequence[Factor] = FACTORS,
     camera: Intrinsics | None = None,
 ) -> FactorResult:
@@ -315,22 +317,6 @@ def _iou_px(a: F64, b: F64) -> F64:
 # -- a data set
 
 
-@dataclass(frozen=True)
-class RobustnessSpec:
-    """What to run on; plain values, so that they can be sent to worker processes."""
-
-    suite: SuiteSpec  # data, split, weights, scenes; ``views`` is the number of targets of each home and factor
-    levels: int = DEFAULT_LEVELS  # of each factor
-    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to score too; "" = none
-    layout: str = ""
-
-    def __post_init__(self) -> None:
-        if self.levels < 2:
-            raise EvaluationError(f"a curve needs at least two levels, got {self.levels}")
-        if self.layout and not self.detector:
-            raise EvaluationError("--detector-layout needs a --detector")
-
-
 def home_of(data: str, name: str) -> Home:
     """The home of a sample, built again. Raises :class:`CorruptSceneError` for a sample without a seed."""
     try:
@@ -340,12 +326,12 @@ def home_of(data: str, name: str) -> Home:
         raise CorruptSceneError(f"{name} is no synthetic home that can be built again: {error!r}") from error
 
 
-def _evaluate(spec: RobustnessSpec, name: str) -> FactorResult:
-    systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.suite.weights))}
+def _evaluate(spec: SuiteSpec, name: str) -> FactorResult:
+    systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.weights))}
     if spec.detector:
         limits = limits_from_options(LiftOptions(min_score=0.01))
         systems[DETECTOR] = DetectorSystem(OnnxDetector(spec.detector, spec.layout, (), limits))
-    return evaluate_home(home_of(spec.suite.data, name), systems, spec.levels, spec.suite.views)
+    return evaluate_home(home_of(spec.data, name), systems, spec.levels, spec.views)
 
 
 def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
@@ -366,14 +352,12 @@ def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
     }
 
 
-def run_robustness(
-    spec: RobustnessSpec, workers: Workers = 1, progress: Progress | None = None
-) -> SuiteRun[FactorResult]:
+def run_robustness(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[FactorResult]:
     """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
-    return run_scenes(spec.suite.plain, partial(_evaluate, spec), partial(_score, spec), workers, progress)
+    return run_scenes(spec.plain, partial(_evaluate, spec), partial(_score, spec), workers, progress)
 
 
-def _score(spec: RobustnessSpec, results: Sequence[FactorResult]) -> Scored:
+def _score(spec: SuiteSpec, results: Sequence[FactorResult]) -> Scored:
     figures = robustness_figures(results)
     if not figures:
         raise EvaluationError("no home has a target for any factor")
@@ -449,9 +433,9 @@ def draw_curves(results: Sequence[FactorResult]) -> Image:
     return image
 
 
-def curves_png(results: Sequence[FactorResult]) -> bytes:
-    """:func:`draw_curves` as PNG. Raises ``OSError`` where it cannot be encoded."""
-    done, data = cv2.imencode(".png", draw_curves(results)[..., ::-1])
-    if not done:
-        raise OSError("cannot encode the curves")
-    return bytes(data.tobytes())
+def write_robustness(spec: SuiteSpec, run: SuiteRun[FactorResult], out: Path) -> None:
+    """Write ``curves.json`` and ``metrics.png``, and add the curves to the report's tables."""
+    write_atomically(out / "curves.json", curves_json(run.results).encode())
+    write_png(out / "metrics.png", draw_curves(run.results))
+    tables = (out / TABLES).read_text(encoding="utf-8")
+    write_atomically(out / TABLES, (tables + curves_markdown(run.results)).encode())

@@ -10,7 +10,6 @@ a view shows.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable
@@ -57,8 +56,11 @@ class SuiteSpec:
     detector: str = ""  # detector, layout: ONNX file of a 2-D detector to lift too; "" = none, or recognised
     layout: str = ""
     cluster_m: float = 0.02  # largest distance of hits in a cluster, as published for every tenth frame of a video
+    levels: int = 5  # of each factor of robustness, where ``views`` is the number of targets of each home and factor
 
     def __post_init__(self) -> None:
+        if self.levels < 2:
+            raise EvaluationError(f"a curve needs at least two levels, got {self.levels}")
         if self.layout and not self.detector:
             raise EvaluationError("--detector-layout needs a --detector")
 
@@ -152,11 +154,3 @@ def run_scenes(
         raise EvaluationError("no scene to score")
     figures, notes = score(outcome.results)
     return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
-
-
-def read_json(path: Path) -> Any:
-    """JSON of a file. Raises ``ValueError`` naming the file."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,608 @@
+"""From the reader's graph over the words of a sentence to the :class:`~.meaning.Meaning`: nouns, numbers, lengths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from embodied_perceptron.language.lexicon import (
+    UNITS,
+    Mention,
+    Word,
+    cardinal,
+    lexicon,
+    metres,
+    ordinal,
+    pluralize,
+    relation_words,
+    serving,
+    singular,
+    word_set,
+)
+from embodied_perceptron.language.meaning import (
+    ANYTHING,
+    ATTRIBUTES,
+    EVERY_NUMBER,
+    EXCLUDED,
+    HELD,
+    LANDMARK,
+    MENTIONED,
+    NO_ENTITY,
+    RELATIONS,
+    TARGET,
+    Constraint,
+    Entity,
+    Kind,
+    Meaning,
+    ObjectPhrase,
+    Predicate,
+    SentenceGraph,
+    SpeakerViewpoint,
+)
+from embodied_perceptron.language.object_states import STATES_OF
+
+_KINDS: dict[str, Kind] = {
+    "find": "object",
+    "count": "count",
+    "exists": "exists",
+    "where": "where",
+    "contents": "contents",
+}
+_PRONOUNS, _WHATEVER, _SOMETHING = word_set("pronouns"), word_set("whatever"), word_set("something")
+_FOR_SOMETHING, _CLAUSE = word_set("for_something"), word_set("clause")  # first words of a use, and words inside one
+_SEVERAL, _ARTICLES, _THE = word_set("several"), word_set("articles"), frozenset(("the", "this", "that"))
+_ONES = frozenset(("one", "ones"))
+_LIKE_THE_TARGET = word_set("one_like_it") | _ARTICLES  # "between the red and the green one"
+_WHOLE_PARTS = word_set("whole_parts")
+_PARTS, _SIDES_OF_ALL = word_set("parts") | _WHOLE_PARTS, word_set("sides")
+_ROOMS, _ACCESSORIES, _PREPOSITIONS = word_set("rooms"), word_set("accessories"), word_set("prepositions")
+_FACING, _AT_MOST, _FROM = word_set("facing"), word_set("at_most"), frozenset(("from", "away", "off"))
+_DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
+_FLOORS = frozenset(("floor", "ground", "carpet"))
+_ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
+_STATES = {
+    "open": "open", "opened": "open", "ajar": "open", "closed": "closed", "shut": "closed", "filled": "filled",
+    "full": "filled", "empty": "empty", "folded": "folded", "unfolded": "unfolded",
+}  # fmt: skip
+_LOOKS = frozenset(("colour", "material"))
+_UNARY = frozenset(ATTRIBUTES) - _LOOKS - {"rank", "every", "number", "any", "other", "amount"}
+_STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
+_COUNTED_FROM = {
+    "leftmost": "from-left", "rightmost": "from-right", "left-of-all": "from-left", "right-of-all": "from-right",
+    "from-left": "from-left", "from-right": "from-right",
+}  # fmt: skip
+_ORDERS = frozenset(("closest", "farthest", "nearest-me", "farthest-me", "round", *_COUNTED_FROM)) | _STATURE
+_CONVERSE = {
+    "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
+    "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
+    "across": "across",
+}  # fmt: skip
+_COMPARED = {"larger": True, "smaller": False, "beyond": True, "within": False}  # whether it is more than a length
+_COMPARATIVES = {"closest": "nearer", "farthest": "farther"}  # with two landmarks
+_TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
+_AXES = (
+    ("height", ("tall", "high", "height", "lower", "shorter")),
+    ("width", ("wid", "narrow", "broad", "diamet", "across")),
+    ("elevation", ("floor", "ground")),
+)  # fmt: skip
+_OUTRIGHT = 3.0  # weight of "the tallest"; "the tall one" has 1
+_ON_THE_FLOOR_M = 0.2
+_SAME = 0.7  # least similarity of a label that has the meaning of a noun
+_LEAST_CLAUSE = 3  # words of a use
+_REACH, _WHOLE_REACH = (
+    4,
+    8,
+)  # most words from "of" to a plural, from a length to its dimension; from a part to its whole
+_DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
+_MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of the target
+
+_Named = tuple[str, tuple[int, int], bool, bool]  # noun, span, plural, known
+
+
+def speaks_of_states(text: str) -> bool:
+    """Whether a text contains a word for a state."""
+    return any(word in _STATES for word in text.lower().replace("?", " ").split())
+
+
+class Decoder:
+    """Turns one graph over the words of a sentence into a meaning.
+
+    Args:
+        text, words, graph: the sentence, its corrected words, and the network's graph.
+        labels: of the scene; they count as nouns.
+    """
+
+    def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
+        self.text, self.words, self.labels = text, words, tuple(labels)
+        self.texts = [w.text for w in words]
+        self.graph = _about_target(_moved(graph, words, self.labels), words)
+        self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
+        self._nouns = self._named_entities()
+        self._described: set[int] = set()
+        self._target_noun = ""
+
+    def meaning(self) -> Meaning:
+        """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
+        graph, text = self.graph, self.text
+        if graph.intent == "none":
+            return Meaning(text, self._only_named(), probability=graph.probability)
+        numbers = {t.number: t.kind for t in graph.entities}
+        target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
+        phrase = self._target(target)
+        self._target_noun = "" if phrase.noun == ANYTHING else phrase.noun
+        self._described = {target}
+        own = [t for t in graph.predicates if t.owner in (target, NO_ENTITY) and not t.name.startswith("speaker-")]
+        if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
+            return Meaning(text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
+        problem = self._no_object(target, phrase, own)
+        if problem:
+            return Meaning(text, None, problem=problem)
+        constraints = self._constraints(target, own[:_MOST], _DEPTH)
+        constraints += self._asked_state(target) if graph.intent == "exists" else []
+        if phrase.noun == ANYTHING and not self._says_which(target, constraints):
+            return Meaning(text, None)
+        names = {t.name for t in own if not t.denied}
+        stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
+        number = self._count_before(target) if stated_number is None else cardinal(self._tokens(stated_number))
+        every = bool(names & {"every", EVERY_NUMBER}) or phrase.plural or graph.intent != "find"
+        speaker = self._speaker()
+        if speaker is not None and speaker.kind == "before":
+            constraints = [_seen_from(c, speaker) for c in constraints]
+        others = [n for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]]
+        return Meaning(
+            text, phrase, tuple(constraints), speaker, tuple(self._phrase(n, 0) for n in others),
+            unmatched=self._unread(target, own),
+            kind=_KINDS[graph.intent],
+            every=every,
+            number=int(number) if number is not None and number > 1 and every and graph.intent == "find" else None,
+            excluded=tuple(e for n, kind in numbers.items() if kind == EXCLUDED for e in self._excluded(n, phrase)),
+            any_of="any" in names and graph.intent == "find",
+            is_place=HELD in numbers.values(),
+            probability=graph.probability,
+            length=sum(t.last - t.first for t in graph.entities) + sum(t.last - t.first for t in graph.predicates),
+        )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------------- entities
+
+    def _tokens(self, piece: Entity | Predicate) -> list[str]:
+        return self.texts[piece.first : piece.last]
+
+    def _span(self, piece: Entity | Predicate | Mention) -> tuple[int, int]:
+        return self.words[piece.first].start, self.words[piece.last - 1].end
+
+    def _mentions(self, first: int = 0, last: int | None = None) -> list[Mention]:
+        return lexicon().mentions(self.words[first:last], self.labels)
+
+    def _of(self, number: int) -> list[Entity]:
+        return [t for t in self.graph.entities if t.number == number]
+
+    def _words_of(self, number: int) -> list[str]:
+        return [token for place in self._of(number) for token in self._tokens(place)]
+
+    def _named_entities(self) -> dict[int, _Named | None]:
+        """Entity number -> its noun phrase; None for pronouns."""
+        found: dict[int, _Named | None] = {}
+        ends: dict[int, int] = {}
+        for entity in self.graph.entities:
+            named = self._noun(entity)
+            old = found.get(entity.number)
+            if old is None or (named is not None and self._is_better(named, old, ends[entity.number], entity.first)):
+                found[entity.number], ends[entity.number] = named, entity.last
+        return found
+
+    def _is_better(self, named: _Named, old: _Named, last: int, first: int) -> bool:
+        """Whether a noun names an entity better than an earlier noun; in another sentence the later noun wins."""
+        apart = not _ENDS.isdisjoint(self.texts[last:first])
+        new, before = (
+            (max((lexicon().similarity(n[0], label) for label in self.labels), default=0.0), n[3]) for n in (named, old)
+        )
+        return new > before or (apart and new == before and not old[0].endswith(named[0]))
+
+    def _noun(self, entity: Entity) -> _Named | None:
+        tokens = self._tokens(entity)
+        while tokens and (tokens[0] in _PRONOUNS or not tokens[0][0].isalpha()):
+            tokens = tokens[1:]
+        if not tokens:
+            return None
+        named = next((m for m in self._names if m.first <= entity.first and entity.last <= m.last), None)
+        if named is not None:
+            return named.noun, self._span(named), named.plural, True
+        first = entity.last - len(tokens)
+        span = self.words[first].start, self.words[entity.last - 1].end
+        head = next((m for m in self._mentions(first, entity.last) if m.last == len(tokens)), None)
+        if head is not None:
+            return head.noun, span, head.plural, True
+        one = singular(tokens[-1])
+        return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
+
+    def _only_named(self) -> ObjectPhrase | None:
+        """The noun of a sentence that has no other words: "the chair the chair"; None for other sentences."""
+        named = self._mentions()
+        count = sum(m.last - m.first for m in named) + sum(text in _ARTICLES for text in self.texts)
+        if len({m.noun for m in named}) != 1 or count < len(self.words):
+            return None
+        return ObjectPhrase(named[0].noun, self._span(named[0]), named[0].plural)
+
+    def _phrase(self, number: int, depth: int) -> ObjectPhrase:
+        """The noun phrase of an entity with its constraints down to a depth; circular relations count once."""
+        places, named = self._of(number), self._nouns.get(number)
+        predicates = [t for t in self.graph.predicates if t.owner == number and not t.name.startswith("speaker-")]
+        predicates = [t for t in predicates if self._described.isdisjoint(t.others)][:_MOST_OF_ANCHOR]
+        nested: tuple[Constraint, ...] = ()
+        if depth > 0 and number not in self._described:
+            self._described.add(number)
+            nested = tuple(self._constraints(number, predicates, depth - 1))
+            self._described.remove(number)
+        if named is None:
+            tokens = self._words_of(number)
+            like = self._target_noun and not _LIKE_THE_TARGET.isdisjoint(tokens)  # "the chair next to the green one"
+            span = self._span(places[0]) if places else (0, 0)
+            noun = self._target_noun if like else ANYTHING
+            return ObjectPhrase(noun, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
+        noun, span, plural, known = named
+        return ObjectPhrase(noun, span, plural, known, nested)
+
+    def _target(self, number: int) -> ObjectPhrase:
+        """The noun phrase of the target; "one" takes the noun of the excluded entity."""
+        if number == NO_ENTITY:
+            return ObjectPhrase(ANYTHING, (0, 0), plural=True)
+        phrase, places, tokens = self._phrase(number, 0), self._of(number), set(self._words_of(number))
+        serves = self._serving(places, phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun)))
+        if serves:
+            return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
+        if not phrase.known and places and self._tokens(places[0])[0] in _SOMETHING:  # a use that is not listed
+            return replace(phrase, noun=" ".join(self._tokens(places[0])), plural=False)
+        if phrase.noun == ANYTHING and not tokens & _WHATEVER:
+            first = min((p.first for p in places), default=0)
+            others = [t for t in self.graph.entities if t.kind == EXCLUDED]
+            if tokens & _ONES:  # "facing the sinks, the left one": an earlier noun, or an unrelated landmark
+                related = {o for t in self.graph.predicates for o in t.others}
+                others += [t for t in reversed(self.graph.entities) if t.last <= first and t.kind != HELD]
+                others += [t for t in self.graph.entities if t.number not in related and t.kind == LANDMARK]
+            named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
+            if named is not None:
+                return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
+        plural = phrase.plural and not lexicon().always_plural(phrase.noun)
+        single = plural and "one" in tokens  # "of the two lamps the red one"
+        return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
+
+    def _serving(self, places: Sequence[Entity], known: bool) -> str:
+        """The noun for a use ("something that I can sit on", "to wash my hands"); empty where none is stated.
+
+        Words that end in a noun are a use only where they begin like one.
+        """
+        for place in places:
+            tokens = self._tokens(place)
+            if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):
+                serves = serving(tokens, self.labels)
+                if serves:
+                    return serves
+        related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
+        clause = any(place.last - place.first >= _LEAST_CLAUSE for place in places)
+        alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
+        if known or related or not (alone or clause):
+            return ""
+        ends = [k for k, word in enumerate(self.texts) if word in _ENDS and word != "mean"]
+        first = max((k + 1 for k in ends if k < places[0].first), default=0)
+        last = min((k for k in ends if k >= places[0].last), default=len(self.texts))
+        serves = serving(self.texts[first:last], self.labels)
+        return serves or (serving(self.texts, self.labels) if clause else "")  # "it is raining. What should I take?"
+
+    def _beside_noun(self, number: int) -> list[str]:
+        """Words that the reader counts to the name of an entity but that are not its noun: "open" of "open door"."""
+        named = self._nouns.get(number)
+        own = {form for word in ("" if named is None else named[0]).split() for form in (word, pluralize(word))}
+        return [word for word in self._words_of(number) if own and word not in own | _PRONOUNS]
+
+    def _unread(self, number: int, own: Sequence[Predicate]) -> tuple[str, ...]:
+        """Words about the target that the map cannot check: "the velvet chair"."""
+        told = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
+        words = [word for t in told for word in self._tokens(t)] + self._beside_noun(number)
+        return tuple(word for word in words if word not in word_set("adjectives") and word not in _STATES)
+
+    def _count_before(self, number: int) -> float | None:
+        """The number right before a noun: "the five chairs", but not "one of the five chairs"."""
+        first = next((t.first for t in self._of(number)), 0)
+        before = self.texts[max(0, first - 2) : first]
+        return cardinal(before[-1:]) if before[:1] != ["of"] and before[-1:] not in (["a"], ["an"]) else None
+
+    def _says_which(self, number: int, constraints: Sequence[Constraint]) -> bool:
+        """Whether a target without a noun is described: "anything red", "the one by the door"; not "it is red"."""
+        if number == NO_ENTITY or any(c.anchors for c in constraints):
+            return True
+        told = {*self._words_of(number), *(self.texts if any(c.amount_m for c in constraints) else ())}
+        return not told.isdisjoint(_WHATEVER)
+
+    def _no_object(self, number: int, phrase: ObjectPhrase, own: Sequence[Predicate]) -> str:
+        """Why the target is no object: a part of one, or what belongs to one; empty for an object."""
+        if phrase.noun in _WHOLE_PARTS and phrase.noun not in self.labels:
+            return f"a {phrase.noun} is a part of something; parts have no boxes of their own"
+        part, whole = self._part(number, own)
+        if part:
+            return f"the {part} of the {whole} is a part of it; parts have no boxes of their own"
+        *owner, head = phrase.noun.split()
+        unknown = not phrase.known and head in _ACCESSORIES and not (self._is_there(head) or _SOMETHING & set(owner))
+        return f"there is no {phrase.noun}: it belongs to a {' '.join(owner)}, but is none" if unknown and owner else ""
+
+    def _part(self, number: int, own: Sequence[Predicate]) -> tuple[str, str]:
+        """The part asked for and its whole, "handle" and "fridge"; the reader may take either for the target."""
+        texts, meant = self.texts, {i for p in self._of(number) for i in range(p.first, p.last)}
+        alike = {t.first for t in own if t.name == "same-colour"}  # "of the same colour as"
+        for k in (k for k, word in enumerate(texts) if word == "of" and k and k not in alike):
+            part, whole = texts[k - 1], self._mentions(k + 1, k + 1 + _WHOLE_REACH)
+            is_part = {part, singular(part)} & _PARTS and part not in self.labels
+            if k - 1 in meant and is_part and whole:
+                return part, whole[0].noun
+            named = next((m for m in whole if meant & {k + 1 + m.last - 1} and m.last <= _REACH), None)
+            if named is None or k < 2 or texts[k - 2] not in _THE or part in self.labels:
+                continue
+            a_row = named.plural and part in ("top", "bottom", "middle")  # "the top of the shelves": one of them
+            is_place = k > 2 and texts[k - 3] in _PREPOSITIONS  # "on top of the table"
+            if (is_part or part in _SIDES_OF_ALL) and not a_row and not is_place:
+                return part, named.noun
+        return "", ""
+
+    def _one_of_them(self, number: int) -> bool:
+        """Whether one of several is chosen: "the left of the two monitors", "one of the chairs"."""
+        own = [t for t in self.graph.predicates if t.owner == number]
+        if any(t.name == "every" for t in own):
+            return False
+        picks = ("leftmost", "rightmost", "left-of-all", "right-of-all", "rank", "middle-of-kind")
+        if any(t.name in picks or _is_best(t, self._tokens(t)) for t in own):
+            return True
+        first = min((t.first for t in self._of(number)), default=0)
+        of_all = any(t.name in ("number", EVERY_NUMBER) and self.texts[t.last : t.last + 1] == ["of"] for t in own)
+        return "of" in self.texts[max(0, first - _REACH) : first] and not of_all
+
+    def _excluded(self, number: int, target: ObjectPhrase) -> list[Meaning]:
+        """Meanings of an excluded entity: two for two colours, "neither the red nor the blue one"."""
+        phrase = self._phrase(number, 0)
+        if phrase.noun == ANYTHING:
+            phrase = replace(target, span=phrase.span, plural=phrase.plural)
+        meant = {t.number for t in self.graph.entities if t.kind == TARGET}
+        predicates = [t for t in self.graph.predicates if t.owner == number and meant.isdisjoint(t.others)]
+        predicates = [replace(t, denied=False) if t.name in _LOOKS else t for t in predicates]
+        constraints = self._constraints(number, predicates[:_MOST_OF_ANCHOR], _DEPTH)
+        colours = [c for c in constraints if c.relation == "colour"]
+        if len({t.first for t in predicates if t.name == "colour"}) < 2:
+            return [Meaning(self.text, phrase, tuple(constraints))]
+        return [
+            Meaning(self.text, phrase, tuple(c for c in constraints if c == one or c not in colours)) for one in colours
+        ]
+
+    def _speaker(self) -> SpeakerViewpoint | None:
+        for t in self.graph.predicates:
+            if not t.name.startswith("speaker-"):
+                continue
+            kind = t.name.removeprefix("speaker-")
+            if kind == "from" and all(o.kind == TARGET for o in self.graph.entities if o.number in t.others):
+                return SpeakerViewpoint(kind, ObjectPhrase("door", self._span(t)))  # "entering the room"
+            phrase = self._phrase(t.others[0], 0) if t.others else None
+            if phrase is not None and phrase.noun != ANYTHING:
+                return SpeakerViewpoint("before" if kind == "at" and t.first == 0 else kind, phrase)
+        return None
+
+    # ----------------------------------------------------------------------------------------------------- conditions
+
+    def _constraints(self, number: int, predicates: Sequence[Predicate], depth: int) -> list[Constraint]:
+        """Constraints from the predicates of one entity."""
+        amounts = self._amounts(predicates)
+        found = [state for place in self._of(number) for state in self._state(number, place)]
+        for t in predicates:
+            if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
+                found.append(self._on_the_floor(t))
+            elif t.name in _UNARY:
+                away = t.name in ("left-of-me", "right-of-me") and self._speaker() is not None
+                name = t.name.replace("-of-me", "-of-all") if away else t.name
+                weight = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0
+                found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
+            elif t.name in RELATIONS:
+                found += self._relation(number, t, amounts, depth)
+            else:
+                found += self._looks(t) or self._state(number, t)
+        if not any(t.name in _COMPARED for t in predicates):
+            found += self._measured(amounts)
+        for t in predicates:
+            last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
+            rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
+            if rank is not None:
+                found = _ranked(found, rank, self._span(t))
+                break
+        unique: dict[tuple[str, tuple[ObjectPhrase, ...], str], Constraint] = {}
+        for c in _without(found):
+            unique.setdefault((c.relation, c.anchors, c.value), c)
+        return list(unique.values())
+
+    def _on_the_floor(self, t: Predicate) -> Constraint:
+        return Constraint("smaller", span=self._span(t), negated=t.denied, value="elevation", amount_m=_ON_THE_FLOOR_M)
+
+    def _looks(self, t: Predicate) -> list[Constraint]:
+        table = relation_words()
+        tokens = [part for token in self._tokens(t) for part in (token, *token.split("-"))]
+        values: dict[str, None] = {}
+        if t.name == "material":
+            values = dict.fromkeys([token for token in tokens if token in table.materials][:1])
+        elif t.name == "colour":
+            values = dict.fromkeys(table.colours[token] for token in tokens if token in table.colours)
+        return [Constraint(t.name, value=value, negated=t.denied, span=self._span(t)) for value in values]
+
+    def _state(self, number: int, t: Predicate | Entity) -> list[Constraint]:
+        """The state that an attribute or a name with adjectives states, where objects of the kind have it."""
+        named = self._nouns.get(number)
+        state = next((_STATES[word] for word in self._tokens(t) if word in _STATES), "")
+        if named is None or not state or (isinstance(t, Predicate) and t.name != "other"):
+            return []
+        kinds = [states for label, states in STATES_OF.items() if lexicon().similarity(named[0], label) > _SAME]
+        if state not in ("open", "closed") and all(state not in states for states in kinds):
+            return []
+        return [Constraint("state", value=state, negated=isinstance(t, Predicate) and t.denied, span=self._span(t))]
+
+    def _asked_state(self, number: int) -> list[Constraint]:
+        """The state at the end of a question that the reader left out: "is the door open?"."""
+        last = max((k for k, word in enumerate(self.texts) if word.isalpha()), default=0)
+        pieces: list[Predicate | Entity] = [*self.graph.predicates, *self.graph.entities]
+        read = {i for t in pieces for i in range(t.first, t.last)}
+        return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
+
+    def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
+        """Lengths extended to all of their words: "one [and a half metres]"."""
+        found: list[Predicate] = []
+        for t in (t for t in predicates if t.name == "amount"):
+            first, last = t.first, t.last
+            while first and self.texts[first] in ("a", "and", "half") and self._is_of_length(first - 1):
+                first -= 1
+            while last < len(self.words) and self._is_of_length(last):
+                last += 1
+            if not found or first >= found[-1].last:
+                found.append(replace(t, first=first, last=last))
+        return found
+
+    def _is_of_length(self, i: int) -> bool:
+        word = self.texts[i]
+        if i and any(word.startswith(unit) for unit, _ in UNITS) and cardinal([self.texts[i - 1]]) is not None:
+            return True  # "30" without its "centimetres"
+        return word in ("and", "half") or (word not in ("a", "an") and cardinal([word]) is not None)
+
+    def _measured(self, amounts: Sequence[Predicate]) -> list[Constraint]:
+        """Sizes without "more" or "less": "ninety centimetres high", "its height is two metres"."""
+        found = []
+        for t in amounts:
+            amount, beside = metres(self._tokens(t)), self.texts[max(0, t.first - _REACH) : t.last + _REACH]
+            if amount is not None:
+                found.append(Constraint("measured", value=_axis(beside), span=self._span(t), amount_m=amount))
+        return found
+
+    def _relation(self, number: int, t: Predicate, amounts: Sequence[Predicate], depth: int) -> list[Constraint]:
+        tokens, span = self._tokens(t), self._span(t)
+        if not _DENIALS.isdisjoint(tokens) and "far" not in tokens:  # "without": relation and negation in one word
+            t = replace(t, denied=True)
+        anchors = tuple(self._phrase(o, depth) for o in t.others if o != number)
+        amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
+        if amount is not None and t.name in _COMPARED:
+            return [replace(self._compared(t, amounts, anchors), negated=t.denied, span=span, amount_m=amount)]
+        name = self._relation_name(number, t)
+        if name == "with":  # parts have no boxes
+            anchors = tuple(a for a in anchors if a.noun not in _PARTS or a.noun in self.labels)
+        if not anchors:
+            return []
+        if name in ("larger", "smaller"):
+            return [Constraint(name, anchors, value=_axis(tokens), span=span, negated=t.denied)]
+        if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
+            return [self._on_the_floor(t)]
+        if name in ("on", "near") and anchors[0].noun == "wall":
+            return [Constraint("wall", span=span, negated=t.denied)]
+        if len(anchors) == 2:
+            name = _COMPARATIVES.get(name, name)  # "closer to the sink than to the door"
+        if name in ("between", *_COMPARATIVES.values()):
+            return [Constraint(name, anchors, negated=t.denied, span=span)]
+        return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
+
+    def _compared(self, t: Predicate, amounts: Sequence[Predicate], anchors: tuple[ObjectPhrase, ...]) -> Constraint:
+        """A size, a height above the floor, or a distance that is more or less than a length."""
+        more = _COMPARED[t.name]
+        after = [word for a in amounts for word in self.texts[a.last : a.last + _REACH]]
+        told = [*self._tokens(t), *(w for a in amounts for w in (*self._tokens(a), *self.texts[a.last : a.last + 1]))]
+        if not _FLOORS.isdisjoint(after):  # "more than a metre off the floor"
+            return Constraint("larger" if more else "smaller", value="elevation")
+        if not anchors and (t.name in ("larger", "smaller") or not _TALL.isdisjoint(told)):  # "less than 3 feet tall"
+            return Constraint("larger" if more else "smaller", value=_axis(told) or "length")
+        words = self.texts[max(0, min(a.first for a in (t, *amounts)) - 2) : t.last]
+        if not more and anchors and _AT_MOST.isdisjoint(words) and not _FROM.isdisjoint(self._tokens(t)):
+            return Constraint("distance", anchors)  # "two metres from the door"
+        return Constraint("beyond" if more else "within", anchors)
+
+    def _relation_name(self, number: int, t: Predicate) -> str:
+        """Name of the relation, or "near" for weaker words: "close to" is not closest, "from the bench" not on it."""
+        tokens, plain = self._tokens(t), {"within": "near", "beyond": "farthest"}
+        ranked = any(r.name == "rank" and r.owner == number for r in self.graph.predicates)
+        if t.others and ranked and word_set("counting").issuperset(tokens):
+            return "closest"  # "the second one, counting from the door"
+        if t.name in ("front", "across") and t.others and not _FACING.isdisjoint(tokens):
+            behind = any(e.number == t.others[0] and e.first >= t.last for e in self.graph.entities)
+            return "facing" if behind else "pointed-at"  # "that faces the sink", "that the sink faces"
+        from_it = self.texts[t.last : t.last + 1] == ["it"]  # refers to the entity just described
+        less = (t.name == "closest" and word_set("close").issuperset(tokens)) or (
+            t.name in ("on", "in") and tokens == ["from"] and not from_it
+        )
+        return "near" if less else plain.get(t.name, t.name)
+
+    def _is_there(self, noun: str) -> bool:
+        return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
+
+
+def _is_best(t: Predicate, tokens: Sequence[str]) -> bool:
+    """Whether a predicate is an explicit superlative: "the tallest", "the top shelf"."""
+    return t.name in _STATURE and any(w.endswith("est") or w in word_set("outermost") for w in tokens)
+
+
+def _axis(words: Sequence[str]) -> str:
+    """The dimension that words name; empty for none."""
+    text = " ".join(words)
+    return next((axis for axis, names in _AXES if any(n in text for n in names)), "")
+
+
+def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
+    """ "Facing the couch, the lamp on the left": left of the couch, seen by a viewer who faces it."""
+    if c.relation not in ("left-of-all", "right-of-all"):
+        return c
+    return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
+
+
+def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:
+    """Make the object that an order moves the target, where the scene has one: "wheel the stool to the desk"."""
+    held = [t for t in graph.entities if t.kind == HELD]
+    place = [t for t in graph.entities if t.kind == TARGET]
+    if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
+        return graph
+    if [w.text for w in words[: held[0].first]][-1:] != ["the"]:
+        return graph
+    texts = lexicon().mentions(words[held[0].first : held[0].last], labels)
+    if labels and not any(lexicon().similarity(m.noun, label) >= _SAME for m in texts for label in labels):
+        return graph
+    predicates = tuple(t for t in graph.predicates if t.owner == held[0].number)
+    return replace(graph, entities=(replace(held[0], kind=TARGET),), predicates=predicates)
+
+
+def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """Reverse relations so that they lead from the target to its landmarks: "a lamp is on it", "at the desk that has a
+    book on it". Landmarks with the target's noun stay: they may be the target."""
+    links = [(t.owner, o) for t in graph.predicates for o in t.others if not t.name.startswith("speaker-")]
+    texts: dict[int | str, set[str]] = defaultdict(set)
+    for entity in graph.entities:
+        for key in (entity.kind, entity.number):
+            texts[key].update(w.text for w in words[entity.first : entity.last])
+    steps = {t.number: 0 for t in graph.entities if t.kind in (TARGET, EXCLUDED)} | {NO_ENTITY: 0}
+    for step in range(1, 1 + len(links)):
+        near = {b for pair in links for a, b in (pair, pair[::-1]) if steps.get(a) == step - 1}
+        steps.update(dict.fromkeys(near - steps.keys(), step))
+
+    def turned(t: Predicate) -> Predicate:
+        away = len(t.others) == 1 and t.name in _CONVERSE and steps.get(t.others[0], 0) < steps.get(t.owner, 0)
+        if away and steps[t.owner] > 1 and not texts[TARGET].isdisjoint(texts[t.owner]):
+            return t
+        return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
+
+    return replace(graph, predicates=tuple(turned(t) for t in graph.predicates))
+
+
+def _without(found: list[Constraint]) -> list[Constraint]:
+    """ "Without a lamp on it": negate the more specific relation to the same landmark, and drop "with"."""
+    gone = {a.span: c for c in found if c.negated and c.relation == "with" for a in c.anchors}
+    beside = {a.span for c in found if c.relation != "with" for a in c.anchors if a.span in gone}
+    kept = [c for c in found if not (c.relation == "with" and any(a.span in beside for a in c.anchors))]
+    return [replace(c, negated=True) if any(a.span in beside for a in c.anchors) else c for c in kept]
+
+
+def _ranked(found: list[Constraint], rank: int, span: tuple[int, int]) -> list[Constraint]:
+    """Give an ordinal to the nearest order in the sentence, or to the default order."""
+    orders = [k for k, c in enumerate(found) if c.relation in _ORDERS]
+    if not orders:
+        return [*found, Constraint("nth", rank=rank, span=span)] if rank > 1 else found
+    k = min(orders, key=lambda k: abs(found[k].span[0] - span[1]))
+    c = found[k]
+    relation = _COUNTED_FROM.get(c.relation, c.relation)
+    if rank == -1:  # the last from the left is the first from the right
+        relation = {"from-left": "from-right", "from-right": "from-left"}.get(relation, relation)
+        rank = 1
+    return [*found[:k], replace(c, relation=relation, rank=rank), *found[k + 1 :]]
