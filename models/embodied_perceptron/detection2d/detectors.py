@@ -76,13 +76,8 @@ class Detector(Protocol):
 
 
 @runtime_checkable
-class OpenVocabularyDetector(Protocol):
-    """A detector that is prompted with words."""
-
-    @property
-    def vocabulary(self) -> frozenset[str]:
-        """Return the current words."""
-        ...
+class OpenVocabularyDetector(Detector, Protocol):
+    """A detector that is prompted with words; its vocabulary are the current ones."""
 
     def look_for(self, words: Iterable[str]) -> None:
         """Replace the words, from the next image on."""
@@ -138,8 +133,7 @@ class OnnxDetector:
         for other in self._others:
             _value_of(other, (32, 32))  # raises for one that is not known
         height, width = self._input.shape[-2:]
-        largest = max((side for side in (height, width) if isinstance(side, int)), default=0)
-        if largest > _LARGEST_INPUT_PX:
+        if any(isinstance(side, int) and side > _LARGEST_INPUT_PX for side in (height, width)):
             raise ValueError(
                 f"{path} has an input of {width} x {height} pixels, the limit is {_LARGEST_INPUT_PX} a side"
             )

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_within
 from embodied_perceptron.detection2d.association import (
     Candidate,
     FitCache,
@@ -31,7 +32,6 @@ from embodied_perceptron.detection2d.detections2d import Detections2d, no_detect
 from embodied_perceptron.detection2d.detectors import Detector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
-    DetectorBelief,
     FusionContext,
     Hypothesis,
     LiftedObject,
@@ -127,10 +127,8 @@ class LiftSettings:
     detector_model: DetectorModel | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_probability <= 1:
-            raise ValueError(f"min_probability must be in [0, 1], got {self.min_probability}")
-        if not self.stamp_tolerance_s >= 0:
-            raise ValueError(f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
+        require_within(self, 0, 1, "min_probability")
+        require_at_least(self, 0, "stamp_tolerance_s")
 
 
 class DetectionLift:
@@ -518,34 +516,30 @@ class DetectionLift:
         with self._lock:
             self._cameras.update(k.frame.camera for k in keyframes)
             newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
-            stamps: dict[str, list[int]] = {}
-            for k in keyframes:
-                stamps.setdefault(k.frame.camera, []).append(k.frame.stamp_ns)
             tolerance_ns = int(self.settings.stamp_tolerance_s * 1e9)
-            for key in list(self._waiting):
-                camera, stamp_ns = key
-                near = [
-                    k
-                    for k in keyframes
-                    if k.frame.camera == camera and abs(k.frame.stamp_ns - stamp_ns) <= tolerance_ns
-                ]
-                if near:
-                    frame = min(near, key=lambda k: abs(k.frame.stamp_ns - stamp_ns)).frame
-                    found = self._waiting.pop(key)
-                    if not masks_fit(found, frame):
-                        self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
-                        continue
-                    self._found.setdefault(frame, {})[ANY_DETECTOR] = replace(
-                        found, camera=frame.camera, stamp_ns=frame.stamp_ns
-                    )
-                    self._count(found, Counter())
+            for (camera, stamp_ns), found in list(self._waiting.items()):
+                frames = [k.frame for k in keyframes if k.frame.camera == camera]
+                stamps = [frame.stamp_ns for frame in frames] or [stamp_ns]
+                frame = min(frames, key=lambda f: abs(f.stamp_ns - stamp_ns), default=None)
+                reason = None
+                if frame is not None and abs(frame.stamp_ns - stamp_ns) <= tolerance_ns:
+                    if masks_fit(found, frame):
+                        own = replace(found, camera=camera, stamp_ns=frame.stamp_ns)
+                        self._found.setdefault(frame, {})[ANY_DETECTOR] = own
+                        self._count(found, Counter())
+                    else:
+                        reason = OTHER_SIZE
                 elif camera not in self._cameras and keyframes:
-                    self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
-                elif camera in stamps and stamp_ns < min(stamps[camera]):
-                    self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
-                elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
-                    # keyframes of a camera arrive in order
-                    self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
+                    reason = UNKNOWN_CAMERA
+                elif stamp_ns < min(stamps):
+                    reason = TOO_LATE
+                elif stamp_ns < max(stamps) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                    reason = NO_KEYFRAME  # keyframes of a camera arrive in order
+                else:
+                    continue
+                del self._waiting[camera, stamp_ns]
+                if reason is not None:
+                    self._statistics.dropped[reason] += max(1, len(found))
 
     def _lift(self, known: Sequence[tuple[Keyframe, str, Detections2d]], index: VoxelIndex) -> None:
         for keyframe, source, found in known:
@@ -597,12 +591,13 @@ class DetectionLift:
         """Complete the box of a candidate, and infer its name and probability from detectors alone."""
         floor_z_m, evidence = self.floor_z_m, evidence_of([candidate], self._completed_with)
 
-        def belief_in(box: NDArray[np.float64]) -> DetectorBelief:
+        def alone(box: NDArray[np.float64]) -> tuple[Hypothesis, str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            return DetectorBelief(evidence, plausibility, self.detector_model.posterior(None, evidence, plausibility))
+            posterior = self.detector_model.posterior(None, evidence, plausibility)
+            own = Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, plausibility, posterior)
+            return own, *_likeliest(posterior)
 
-        belief = belief_in(candidate.box)
-        label, _ = _likeliest(belief.posterior)
+        hypothesis, label, probability = alone(candidate.box)
         prior = self.priors.get(label)
         members = [self.views[v].lifted[i] for v, i in candidate.members]
         of = [self.views[v] for v, _ in candidate.members]
@@ -621,10 +616,9 @@ class DetectionLift:
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))
         if box is not candidate.box:
-            belief = belief_in(box)
-        _, probability = _likeliest(belief.posterior)
+            hypothesis, _, probability = alone(box)
         embedding = self._embedding(candidate)
-        return LiftedObject(candidate, box, trusted, label, belief, probability, by_shape, embedding)
+        return LiftedObject(candidate, box, trusted, label, hypothesis, probability, by_shape, embedding)
 
     def _embedding(self, candidate: Candidate) -> NDArray[np.float32] | None:
         """Return the mean embedding of a candidate's views, weighted by scores."""

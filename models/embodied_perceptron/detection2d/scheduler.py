@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
 from embodied_perceptron.detection2d.layouts import LayoutError
@@ -46,16 +47,8 @@ class SchedulerRules:
     limit_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.max_rate_hz > 0:
-            raise ValueError(f"max_rate_hz must be positive, got {self.max_rate_hz}")
-        if self.burst < 1:
-            raise ValueError(f"burst must be positive, got {self.burst}")
-        if not self.retry_s >= 0:
-            raise ValueError(f"retry_s must not be negative, got {self.retry_s}")
-        if self.max_failures < 1:
-            raise ValueError(f"max_failures must be positive, got {self.max_failures}")
-        if not self.limit_s > 0:
-            raise ValueError(f"limit_s must be positive, got {self.limit_s}")
+        require_positive(self, "max_rate_hz", "burst", "max_failures", "limit_s")
+        require_at_least(self, 0, "retry_s")
 
 
 class LiftScheduler:
@@ -206,10 +199,9 @@ class DetectorSlot:
 
     def set_words(self, words: Sequence[str] | None) -> None:
         """Set the words to detect in addition to its own."""
-        detector: object = self.detector
-        if isinstance(detector, OpenVocabularyDetector) and words is not None:
-            detector.look_for((*self.own_words, *words))
-            self.vocabulary = detector.vocabulary
+        if isinstance(self.detector, OpenVocabularyDetector) and words is not None:
+            self.detector.look_for((*self.own_words, *words))
+            self.vocabulary = self.detector.vocabulary
 
 
 def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
