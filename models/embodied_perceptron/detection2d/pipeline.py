@@ -42,7 +42,7 @@ from embodied_perceptron.detection2d.fusion import (
     plausibilities,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, VoxelIndex, lift_view
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels, RegionEncoder, mean_embedding
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.scheduler import (
@@ -116,13 +116,12 @@ class LiftSettings:
     Attributes:
         min_probability: least probability of an object from detectors alone.
         stamp_tolerance_s: largest stamp difference of detections of other programs and their keyframe.
-        rules, schedule: of lifting and of the detectors.
+        schedule: of the detectors.
         detector_model: likelihoods of detections; None = the shipped model on photographs.
     """
 
     min_probability: float = 0.4
     stamp_tolerance_s: float = 0.005
-    rules: LiftRules = field(default_factory=LiftRules)
     schedule: SchedulerRules = field(default_factory=SchedulerRules)
     detector_model: DetectorModel | None = None
 
@@ -547,16 +546,8 @@ class DetectionLift:
             if source in of_keyframe and of_keyframe[source][0] is found:
                 continue
             began = time.perf_counter()
-            lifted, drops = lift_view(
-                found,
-                keyframe.frame,
-                keyframe.T_world_camera,
-                self.floor_z_m,
-                self.priors,
-                index,
-                self._yaw_rad,
-                self.settings.rules,
-            )
+            pose = keyframe.T_world_camera
+            lifted, drops = lift_view(found, keyframe.frame, pose, self.floor_z_m, self.priors, index, self._yaw_rad)
             of_keyframe[source] = found, lifted
             with self._lock:
                 self._statistics.lifted += len(lifted)
