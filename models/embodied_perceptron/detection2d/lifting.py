@@ -211,17 +211,13 @@ class Samples:
     """Surface points seen through pixels.
 
     Attributes:
-        uv: (K, 2) int64 pixels with a known surface.
         points_m: (K, 3) float64 world.
         depth_m: (K,) float64 along the optical axis.
-        cast: (K,) bool: the point is of the map, not of the depth image.
         row: (K,) int64 row of the requested pixels.
     """
 
-    uv: NDArray[np.int64]
     points_m: NDArray[np.float64]
     depth_m: NDArray[np.float64]
-    cast: NDArray[np.bool_]
     row: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -229,7 +225,7 @@ class Samples:
 
     def take(self, rows: NDArray[Any]) -> Samples:
         """Select samples by index or mask."""
-        return Samples(self.uv[rows], self.points_m[rows], self.depth_m[rows], self.cast[rows], self.row[rows])
+        return Samples(self.points_m[rows], self.depth_m[rows], self.row[rows])
 
 
 _EDGE_STEP_PX = 2
@@ -264,9 +260,7 @@ def see_surface(
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
     rays = np.stack([x, y, np.ones(len(uv))], axis=1)  # (K, 3) at depth 1, optical frame
     R, camera_m = T_world_camera[:3, :3], T_world_camera[:3, 3]
-    samples = Samples(
-        uv[rows], (rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], np.zeros(len(rows), dtype=bool), rows
-    )
+    samples = Samples((rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], rows)
     holes = np.flatnonzero(z == 0)
     if index is None or len(index.keys) == 0 or len(holes) == 0:
         return samples
@@ -278,10 +272,8 @@ def see_surface(
     hit_depth = (distance[hit] + 0.5 * index.voxel_size_m) / length[hit]
     hit_points = (rays[holes[hit]] * hit_depth[:, None]) @ R.T + camera_m
     return Samples(
-        np.concatenate([samples.uv, uv[holes[hit]]]),
         np.concatenate([samples.points_m, hit_points]),
         np.concatenate([samples.depth_m, hit_depth]),
-        np.concatenate([samples.cast, np.ones(len(hit_depth), dtype=bool)]),
         np.concatenate([rows, holes[hit]]),
     )
 
