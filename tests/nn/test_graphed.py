@@ -189,7 +189,7 @@ def test_refinement_pads_its_boxes_to_one_shape(recorder: Recorder, monkeypatch:
     config = RefinementConfig(channels=4, hidden_channels=8)
     head = RefinementHead(config, (3, 5), 2).eval()
     sources = torch.randn(20, 3), torch.randn(9, 5)
-    for count in (1, 7, config.things):
+    for count in (0, 1, 7, config.things):
         rows = torch.randint(-1, 9, (count, config.cells**3, 2), dtype=torch.int32)
         given = Proposals(
             torch.zeros(count, 9), torch.randn(count, 2), torch.randn(count, PLACE_FEATURES), rows, sources

@@ -26,7 +26,7 @@ def capture_cuda(function: Function, given: Tensor) -> tuple[Tensor, Replay]:
             function(given)
     torch.cuda.current_stream(given.device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # torch's own stream for recording lies on one device and is that of all threads, which go on meanwhile
+    # torch's default stream for recording has one device and serves all threads; these may run on meanwhile
     with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
         result = function(given)
     return result, graph.replay
