@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.decoding import speaks_of_states
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query
@@ -61,6 +62,20 @@ def test_what_belongs_to_a_landmark_is_its_own() -> None:
     (near,) = meaning.constraints
     assert [c.value for a in near.anchors for c in a.constraints if c.relation == "state"] == ["open"]
     assert said("is the cabinet next to the open door closed?") == ("closed", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_state"),
+    [
+        ("Find the cabinet that is open.", True),
+        ("the door that is closed, please", True),
+        ("is the fridge (still) empty?!", True),
+        ("is the door Open?", True),
+        ("the openers next to the emptied bin", False),
+    ],
+)
+def test_states_are_looked_for_where_a_word_names_one(text: str, has_state: bool) -> None:
+    assert speaks_of_states(text) == has_state
 
 
 def things(*conditions: str, label: str = "door") -> list[SceneObject]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -85,6 +86,49 @@ def test_few_shapes_are_kept_and_moving_drops_all(recorder: Recorder) -> None:
         assert layer.graph(torch.zeros(2, 3).double()).dtype == torch.float64
 
 
+def test_shapes_in_turn_are_not_recorded_for_ever(recorder: Recorder) -> None:
+    layer = Layer().eval()
+    with torch.inference_mode():
+        for n in (1, 2, 3) * 10:  # as of three cameras with images of different sizes
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(layer.graph(x), layer._run(x))
+        assert recorder.recorded == graphed._MOST_RECORDINGS < 30
+        layer.double()
+        layer.graph(torch.zeros(4, 3).double())
+    assert recorder.recorded == graphed._MOST_RECORDINGS + 1
+
+
+def test_a_graph_is_recorded_on_a_stream_of_the_inputs_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def wait_stream(self, other: Stream) -> None:
+            assert other.device == self.device
+
+    class Graph:
+        def replay(self) -> None:
+            recording.append("replay")
+
+    @contextlib.contextmanager
+    def record(graph: Graph, *, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+        recording.append((stream.device, capture_error_mode))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    given = torch.ones(2, device="meta")  # any device but the current one
+    result, replay = graphed.capture_cuda(lambda x: x + 1, given)
+    replay()
+    assert result.shape == (2,)
+    assert recording == [(given.device, "thread_local"), "replay"]
+
+
 def test_gradients_and_other_devices_run_the_function(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Layer(), torch.randn(2, 3)
     layer.graph(x).sum().backward()
@@ -145,7 +189,7 @@ def test_refinement_pads_its_boxes_to_one_shape(recorder: Recorder, monkeypatch:
     config = RefinementConfig(channels=4, hidden_channels=8)
     head = RefinementHead(config, (3, 5), 2).eval()
     sources = torch.randn(20, 3), torch.randn(9, 5)
-    for count in (1, 7, config.things):
+    for count in (0, 1, 7, config.things):
         rows = torch.randint(-1, 9, (count, config.cells**3, 2), dtype=torch.int32)
         given = Proposals(
             torch.zeros(count, 9), torch.randn(count, 2), torch.randn(count, PLACE_FEATURES), rows, sources

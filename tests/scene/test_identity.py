@@ -183,7 +183,7 @@ def test_old_file_loads():
     robot.run(2)
     data = json.loads(robot.objects.to_json())
     for entry in data["objects"]:
-        del entry["history"], entry["appearance"], entry["maybe"]
+        del entry["history"], entry["appearance"], entry["maybe"], entry["replaced_ns"]
     data["version"] = 5
     again = ObjectMap(robot.objects.config)
     again.load_json(json.dumps(data))

@@ -18,6 +18,7 @@ from embodied_perceptron.language.lexicon import (
     relation_words,
     serving,
     singular,
+    split_words,
     word_set,
 )
 from embodied_perceptron.language.meaning import (
@@ -90,10 +91,8 @@ _OUTRIGHT = 3.0  # weight of "the tallest"; "the tall one" has 1
 _ON_THE_FLOOR_M = 0.2
 _SAME = 0.7  # least similarity of a label that has the meaning of a noun
 _LEAST_CLAUSE = 3  # words of a use
-_REACH, _WHOLE_REACH = (
-    4,
-    8,
-)  # most words from "of" to a plural, from a length to its dimension; from a part to its whole
+_REACH = 4  # most words from "of" to a plural, and from a length to its dimension
+_WHOLE_REACH = 8  # most words from a part to its whole
 _DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
 _MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of the target
 
@@ -102,7 +101,7 @@ _Named = tuple[str, tuple[int, int], bool, bool]  # noun, span, plural, known
 
 def speaks_of_states(text: str) -> bool:
     """Whether a text contains a word for a state."""
-    return any(word in _STATES for word in text.lower().replace("?", " ").split())
+    return any(word.text in _STATES for word in split_words(text))
 
 
 class Decoder:

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 Function = Callable[[Tensor], Tensor]
 Replay = Callable[[], None]
 _MOST_SHAPES = 2  # of one function at a time
+_MOST_RECORDINGS = 8  # of one function: recording takes longer than many calls, so more shapes in turn run as they are
 
 
 def capture_cuda(function: Function, given: Tensor) -> tuple[Tensor, Replay]:
@@ -25,7 +26,8 @@ def capture_cuda(function: Function, given: Tensor) -> tuple[Tensor, Replay]:
             function(given)
     torch.cuda.current_stream(given.device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads go on
+    # torch's default stream for recording has one device and serves all threads; these may run on meanwhile
+    with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
         result = function(given)
     return result, graph.replay
 
@@ -38,9 +40,10 @@ def recorder(device: torch.device) -> Callable[[Function, Tensor], tuple[Tensor,
 class Graphed(nn.Module):
     """Run a function of one tensor as a graph where the device can record it, and as it is elsewhere.
 
-    A graph is recorded at the first call with a shape, in inference mode only. The function's operations and shapes may
-    depend on the shape of its input, not on its values. Results are copies, so that the next call leaves them alone.
-    Moving the module to another device drops the graphs, which point to the old parameters, and their memory.
+    A graph is recorded at the first call with a shape, in inference mode only, for a few shapes. The function's
+    operations and shapes may depend on the shape of its input, not on its values. Results are copies, so
+    that the next call leaves them alone. Moving the module to another device drops the graphs, which point to the old
+    parameters, and their memory.
 
     Attributes:
         fault: why recording failed; it is not tried again.
@@ -52,6 +55,7 @@ class Graphed(nn.Module):
         self._function = function
         self._lock = threading.Lock()  # held while launching, not while the device computes
         self._recorded: dict[tuple[Any, ...], tuple[Tensor, Tensor, Replay]] = {}
+        self._recordings = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are without the graphs; the function is that of the copied owner."""
@@ -60,6 +64,7 @@ class Graphed(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Graphed:
         with self._lock:
             self._recorded.clear()
+            self._recordings = 0
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -75,6 +80,9 @@ class Graphed(nn.Module):
         key = given.shape, given.dtype, given.device, torch.is_autocast_enabled(given.device.type)
         with self._lock:
             if key not in self._recorded:
+                if self._recordings >= _MOST_RECORDINGS:
+                    return self._function(given)
+                self._recordings += 1
                 while len(self._recorded) >= _MOST_SHAPES:
                     del self._recorded[next(iter(self._recorded))]
                 own = given.clone()

@@ -181,7 +181,7 @@ class RefinementHead(nn.Module):
     def forward(self, proposals: Proposals) -> Tensor:
         """(P, K + 1) log-odds of every class and, last, of an object of any class."""
         given = self._sampled(proposals), proposals.log_odds, proposals.place
-        if not self.graph.records(given[0].device):
+        if len(proposals) == 0 or not self.graph.records(given[0].device):
             return self._changed(*given)
         rows = torch.cat([part.flatten(1) for part in given], 1)  # the graph's input has as many rows as may come
         padded: Tensor = self.graph(functional.pad(rows, (0, 0, 0, -len(rows) % self.config.things)))

@@ -436,7 +436,7 @@ class ViewStack:
 
 @cache
 def _warp_serves(device_type: str) -> bool:
-    """Whether Warp samples views on devices of a type; says once where its wheel is missing."""
+    """Whether Warp samples views on devices of a type; logs once that its wheel is missing."""
     if device_type not in ("cpu", "cuda"):
         return False
     if importlib.util.find_spec("warp") is None:

@@ -20,7 +20,8 @@ def find_cells(
     points: Matrix, levels: Matrix, projections: Volume, depth_m: Images, margin_m: wp.float64, near_m: wp.float64,
     image_w: wp.float64, image_h: wp.float64, index: wp.array2d(dtype=wp.int64), seen: wp.array(dtype=wp.int32),
 ):  # fmt: skip
-    """Row in the table of its level of the cell that a view shows at a point, that of zeros where it does not see it.
+    """Find the cell of each view's image features at each point: its row in the table of the point's level, or the row
+    of zeros where the view does not see the point.
 
     ``points`` (N, 3); ``levels`` per level: end of its points, cells per pixel (x, y), columns, rows, row of zeros,
     half the diagonal of a voxel; ``projections`` (3, 4, V); ``depth_m`` (V, H, W), tested where ``margin_m`` is not

@@ -19,7 +19,8 @@ Detections and objects are assigned one to one by :func:`~.suppression.associati
 identity of a whole, and similar objects side by side stay apart. An object that no longer fits at its place, and one
 whose place is seen empty, is *gone*: it is remembered with its appearance and its history, and a new object that is
 clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
-new object has an id of its own and says which earlier ones it may be.
+new object has an id of its own and says which earlier ones it may be. An object that no camera saw leaving may be
+continued too, where something was put down: its old voxels are then a tentative object until a camera sees them again.
 
 The cost of an update depends on the objects near the window; objects elsewhere do not change, not even their age.
 """
@@ -406,7 +407,7 @@ class Track:
     history: History = ()  # empty = never confirmed
     appearance: Appearance = field(default_factory=Appearance)
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
-    replaced_ns: int = 0  # when its object was recognised elsewhere: not an object until a camera sees it again
+    replaced_ns: int = 0  # when its object was recognised elsewhere; tentative until its place is seen later
     condition: str = ""  # at the last look at it; not kept in files
     begun_at: int = 0  # number of the update that found it first; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
@@ -959,7 +960,7 @@ class ObjectMap:
                 put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
                 if not put_there and self.saw_through is not None:
                     put_there = self.saw_through(voxels_inside(track.box, snapshot)[0], track.begun_ns)
-                is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # and not in old voxels only
+                is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # not detected in old voxels alone
                 self._introduce(track, put_there and is_new)
                 news = True
         if news and self._fresh and not self.doubt:
@@ -1035,7 +1036,7 @@ class ObjectMap:
             if self._tracks.get(track.id) is not track:  # a newer one continues it
                 continue
             earlier = old[winners[n][0]] if n in winners else None
-            # what nobody saw leaving is moved only where something was put down
+            # an object that no camera saw leaving moves only to a place where something was put down
             if earlier and (earlier.id in self._gone or track.history[0].kind == EventKind.APPEARED):
                 self._continue(earlier, track, winners[n][1])
                 continue
@@ -1045,7 +1046,7 @@ class ObjectMap:
 
     def _continue(self, old: Track, new: Track, probability: float) -> None:
         """Let a new object be an earlier one: it takes its id, name and history. The voxels of an earlier one that
-        nobody saw leaving stay in the map under another id until a camera sees their place."""
+        no camera saw leaving stay in the map under another id until a camera sees their place."""
         before, formerly = old.as_object(self.config, self.name_of), new.id
         self._remove(new)
         seen_gone = self._gone.pop(old.id, None) is not None

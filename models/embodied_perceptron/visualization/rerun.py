@@ -137,7 +137,7 @@ class RerunRecorder:
             self._log(f"{WORLD}/path", rr.LineStrips3D([trajectory_m], colors=[PATH_COLOR], radii=0.01), static)
 
     def log_grounding(self, grounding: Grounding, stamp_ns: int | None = None) -> None:
-        """Log a query with its answer and boxes, at a time or at that of what was logged last."""
+        """Log a query with its answer and boxes; ``stamp_ns``: None = the stamp that was logged last."""
         if stamp_ns is not None:
             self._at(stamp_ns)
         found = ", ".join(label_of(o) for o in grounding.candidates)
@@ -235,7 +235,7 @@ def write_rrd(
     sightings: Sequence[tuple[int, Sequence[SceneObject]]],
     answers: Sequence[tuple[int, Grounding]],
 ) -> None:
-    """Write a ``.rrd`` file of a finished map, and of what came about on the way.
+    """Write a ``.rrd`` file of a finished map, with the images, objects and answers that led to it.
 
     Args:
         path: of the file, replaced if it exists; its folder must exist.

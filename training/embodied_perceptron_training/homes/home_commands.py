@@ -55,8 +55,8 @@ _SENSOR_HELP = (
 )
 
 _ASSETS_HELP = (
-    "parametric; version 2: mixed (half of what there are Sweet Home 3D models for), sweethome3d (all of it). "
-    "Default: mixed, version 1: parametric."
+    "parametric; version 2: mixed (Sweet Home 3D models for half of the objects that have one), sweethome3d (for all "
+    "that have one). Default: mixed, version 1: parametric."
 )
 
 

@@ -248,7 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--people", nargs=2, action="append", default=[], metavar=("FILE", "LIST"), help="also of a list"
     )
-    parser.add_argument("--cost", type=float, default=1.0, help="of a wrong answer, as a multiple of a missing one's")
+    parser.add_argument("--cost", type=float, default=1.0, help="of a wrong answer, as a multiple of that of no answer")
     parser.add_argument("--check", action="store_true", help="reliability of the current weights on other homes")
     arguments = parser.parse_args()
     first = arguments.seed + 1000 * arguments.check
