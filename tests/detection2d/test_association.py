@@ -41,7 +41,7 @@ def detection(center=CUP_BOX[:3], label="cup", score=0.5, size=0.08, seed=0):
 def lifted(points, label, score=0.8, around=None):
     around = np.zeros((0, 3)) if around is None else around
     box = box_along(points, 0.0)
-    return LiftedDetection(label, score, points, box, False, 40.0, 0, 0.0, NO_BOX, around, np.ones(4, bool))
+    return LiftedDetection(label, score, points, box, False, 0, NO_BOX, around, np.ones(4, bool))
 
 
 def seen_by(one, T):

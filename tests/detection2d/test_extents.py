@@ -24,9 +24,7 @@ def seen_whole(box, T, points, known=(True,) * 4):
     uv, _ = project(transform_points(invert_transform(T), box_corners(box[None])[0]), K)
     box_px = np.concatenate([uv.min(axis=0), uv.max(axis=0)])
     around = np.zeros((0, 3))
-    return LiftedDetection(
-        "tv", 0.9, points, box_along(points, np.pi / 2), False, 60.0, 0, 0.0, box_px, around, np.array(known)
-    )
+    return LiftedDetection("tv", 0.9, points, box_along(points, np.pi / 2), False, 0, box_px, around, np.array(known))
 
 
 def cameras(poses):

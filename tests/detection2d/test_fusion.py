@@ -187,7 +187,7 @@ def test_what_is_said_moves_every_box_of_its_place_by_as_much_as_its_name():
 def test_one_word_ends_the_silence():
     points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
     bed = LiftedDetection(
-        "bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0, np.zeros(4), points[:0], np.ones(4, bool)
+        "bed", 0.4, points, box_along(points, 0.0), False, 0, np.zeros(4), points[:0], np.ones(4, bool)
     )
     network = found((TABLE, 0.5, "bed"))
     assert fuse(network, [], around(missed_views(bed)), MODEL).scores.tolist() == [0.5]

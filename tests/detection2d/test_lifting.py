@@ -50,7 +50,7 @@ def test_a_cup_on_a_table_is_lifted_without_the_table(masks):
     assert (np.abs(cup[:, :2] - CUP_BOX[:2]) < 0.045).all()
     assert cup[:, 2].min() > 0.745
     np.testing.assert_allclose(things["cup"].box[:3], CUP_BOX[:3], atol=0.03)
-    assert things["cup"].plausibility == 0.0
+    assert PRIORS.log_plausibility("cup", things["cup"].box, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("masks", [False, True])

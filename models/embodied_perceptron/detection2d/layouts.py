@@ -302,12 +302,8 @@ def _expected_nanodet(strides: tuple[int, ...]) -> Callable[[Size, int], Iterato
             yield {"*all": (1, _cells(size, strides), classes + 4 * bins)}
         for bins in range(2, 33):
             if 4 * bins != classes:
-                cells = {s: _cells(size, (s,)) for s in strides}
-                yield {
-                    f"*{kind}{s}": (1, cells[s], columns)
-                    for s in strides
-                    for kind, columns in (("scores", classes), ("sides", 4 * bins))
-                }
+                sizes = [(s, kind, n) for s in strides for kind, n in (("scores", classes), ("sides", 4 * bins))]
+                yield {f"*{kind}{s}": (1, _cells(size, (s,)), n) for s, kind, n in sizes}
 
     return expected
 
@@ -369,13 +365,10 @@ _ANCHORS = (
 _END_TO_END = Form(_columns(lambda _: None, 6, classes=False), _decode_end_to_end, certain=False, suppressed=True)
 _TENSORRT = Form(
     _either(
-        {"num_dets": (1, 1), "det_boxes": (1, None, 4), "det_scores": (1, None), "det_classes": (1, None)},
-        {
-            "num_detections": (1, 1),
-            "detection_boxes": (1, None, 4),
-            "detection_scores": (1, None),
-            "detection_classes": (1, None),
-        },
+        *(
+            {count: (1, 1), f"{one}_boxes": (1, None, 4), f"{one}_scores": (1, None), f"{one}_classes": (1, None)}
+            for count, one in (("num_dets", "det"), ("num_detections", "detection"))
+        )
     ),
     _decode_labelled,
     suppressed=True,
@@ -395,7 +388,6 @@ class Layout:
         name: as in the configuration.
         image: how an image becomes the input.
         forms: of its outputs, the likeliest first.
-        suppress_iou: IoU threshold of non-maximum suppression per class; None = the network does it.
         long_side_px: of the input where the file leaves it free.
         coco_ids: without names in the file, class numbers are COCO's ids 1 to 90 with gaps.
     """
@@ -403,9 +395,13 @@ class Layout:
     name: str
     image: InputImage
     forms: tuple[Form, ...]
-    suppress_iou: float | None
     long_side_px: int = 640
     coco_ids: bool = False
+
+    @property
+    def _suppress_iou(self) -> float | None:
+        """IoU threshold of non-maximum suppression per class; None = the network does it."""
+        return DETECTOR_NMS_IOU.get(self.name.removesuffix("-decoded"))
 
     def fitting(self, shapes: Shapes, size: Size, numbers: Sequence[int]) -> Iterator[tuple[Form, int]]:
         """Yield forms, with the number of classes of ``numbers``, that outputs of these shapes may have."""
@@ -436,7 +432,7 @@ class Layout:
             with np.errstate(invalid="ignore"):  # NaN is counted later
                 raw = form.decode({name: outputs[found] for name, found in names.items()}, size, classes)
                 kept = np.flatnonzero(~(raw.scores < min_score))
-                return _numbered(raw.take(kept, None if form.suppressed else self.suppress_iou), classes)
+                return _numbered(raw.take(kept, None if form.suppressed else self._suppress_iou), classes)
         except LayoutError as error:
             raise LayoutError(f"layout {self.name}: {error}; outputs {shapes_text(shapes)}") from None
 
@@ -449,30 +445,23 @@ _DETR = (_LABELLED, _LOGITS, _TABLE_OF_QUERIES)
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        Layout(
-            "nanodet",
-            _NANODET_INPUT,
-            (Form(_expected_nanodet(_STRIDES), _decode_nanodet(0.5)),),
-            DETECTOR_NMS_IOU["nanodet"],
-            416,
-        ),
+        Layout("nanodet", _NANODET_INPUT, (Form(_expected_nanodet(_STRIDES), _decode_nanodet(0.5)),), 416),
         Layout(
             "nanodet-plus",
             _NANODET_INPUT,
             tuple(Form(_expected_nanodet(s), _decode_nanodet(0.0)) for s in (_MORE_STRIDES, _STRIDES)),
-            DETECTOR_NMS_IOU["nanodet-plus"],
             416,
         ),
-        Layout("yolov8", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT), DETECTOR_NMS_IOU["yolov8"]),
-        Layout("yolo11", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT), DETECTOR_NMS_IOU["yolo11"]),
-        Layout("yolov5", _LETTERBOX, _ANCHORS, DETECTOR_NMS_IOU["yolov5"]),
-        Layout("yolox", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_yolox),), DETECTOR_NMS_IOU["yolox"]),
-        Layout("yolox-decoded", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_anchors),), DETECTOR_NMS_IOU["yolox"]),
-        Layout("rtdetr", _STRETCHED, _DETR, None),
-        Layout("rtdetr-91", _STRETCHED, _DETR, None, coco_ids=True),
-        Layout("deimv2", InputImage(*_IMAGENET, "centered", pad=0), (_LABELLED,), None),
-        Layout("rfdetr", InputImage(*_IMAGENET, "stretched"), (_DETS,), None, 560, coco_ids=True),
-        Layout("torchvision", _STRETCHED, (_UNBATCHED,), None, 800, coco_ids=True),
+        Layout("yolov8", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT)),
+        Layout("yolo11", _LETTERBOX, (*_GRID, _END_TO_END, _TENSORRT)),
+        Layout("yolov5", _LETTERBOX, _ANCHORS),
+        Layout("yolox", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_yolox),)),
+        Layout("yolox-decoded", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_anchors),)),
+        Layout("rtdetr", _STRETCHED, _DETR),
+        Layout("rtdetr-91", _STRETCHED, _DETR, coco_ids=True),
+        Layout("deimv2", InputImage(*_IMAGENET, "centered", pad=0), (_LABELLED,)),
+        Layout("rfdetr", InputImage(*_IMAGENET, "stretched"), (_DETS,), 560, coco_ids=True),
+        Layout("torchvision", _STRETCHED, (_UNBATCHED,), 800, coco_ids=True),
     )
 }
 # layouts of the same shapes as another, which values or names in the file tell apart

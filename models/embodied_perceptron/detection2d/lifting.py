@@ -313,6 +313,7 @@ BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
 _SIDE_SAMPLES = 24  # rays along the longer side of a box
 _BORDER = 0.06  # share of a box's half sides left out at each border, because boxes of detectors are loose
+_BORDER_PX = 3.0  # a side of a box this near to the image border may be cut
 _RING = 0.3  # width of the surroundings as a share of the box's sides
 _MASK_BORDER_PX = 2  # erosion of masks
 _RANGE_M = (0.2, 5.0)  # nearest and furthest depth used
@@ -338,9 +339,7 @@ class LiftedDetection:
         points_m: (K, 3) float64 foreground, world.
         box: (9,) upright box around them.
         cut: the 2-D box reaches the image border.
-        size_px: shorter side of the 2-D box.
         row: index among the image's detections.
-        plausibility: log-plausibility of the box for the name.
         box_px: (4,) of the detection.
         around_m: (L, 3) other points in the box at a possible height.
         sides_known: (4,) True for sides of the 2-D box that do not reach the image border.
@@ -352,9 +351,7 @@ class LiftedDetection:
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
     cut: bool
-    size_px: float
     row: int
-    plausibility: float
     box_px: NDArray[np.float64]
     around_m: NDArray[np.float64]
     sides_known: NDArray[np.bool_]
@@ -407,44 +404,27 @@ def lift_view(
         if np.count_nonzero(within) < _MIN_POINTS:
             drops[NO_SURFACE] += 1
             continue
-        sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
+        longer_px = float((found.boxes_px[row, 2:] - found.boxes_px[row, :2]).max())
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
         known = sides_inside(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
         cut = not known.all()
-        if prior is not None:
-            side_m = median(samples.depth_m[within]) * float(sides_px.max()) / focal
-            if not _possible_side(side_m, prior, cut):
-                drops[BAD_GEOMETRY] += 1
-                continue
+        if prior is not None and not _possible_side(median(samples.depth_m[within]) * longer_px / focal, prior, cut):
+            drops[BAD_GEOMETRY] += 1
+            continue
         inner, ring = samples.take(within), samples.take(~within)
-        angle = float(sides_px.max()) / focal
+        angle = longer_px / focal
         front, around_rows = foreground(inner, offset[samples.row[within]], ring, angle, floor_z_m, prior)
         points, around = inner.points_m[front], inner.points_m[around_rows]
         if len(points) < _MIN_POINTS:
             drops[NO_FOREGROUND] += 1
             continue
         box = box_along(points, yaw_rad)  # the direction is fitted after views are joined
-        plausibility = priors.log_plausibility(label, box, floor_z_m, whole=False)
-        if plausibility < _MIN_PLAUSIBILITY:
+        if priors.log_plausibility(label, box, floor_z_m, whole=False) < _MIN_PLAUSIBILITY:
             drops[BAD_GEOMETRY] += 1
             continue
-        score = float(found.scores[row])
-        lifted.append(
-            LiftedDetection(
-                label,
-                score,
-                points,
-                box,
-                cut,
-                float(sides_px.min()),
-                row,
-                plausibility,
-                found.boxes_px[row],
-                around,
-                known,
-                float(np.ptp(offset[inner.row[front]], axis=0).prod()) / (2 * (1 - _BORDER)) ** 2,
-            )
-        )
+        score, box_px = float(found.scores[row]), found.boxes_px[row]
+        fill = float(np.ptp(offset[inner.row[front]], axis=0).prod()) / (2 * (1 - _BORDER)) ** 2
+        lifted.append(LiftedDetection(label, score, points, box, cut, row, box_px, around, known, fill))
     return lifted, drops
 
 
@@ -458,10 +438,10 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
     return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
 
 
-def sides_inside(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> NDArray[np.bool_]:
+def sides_inside(box_px: NDArray[np.float64], width: int, height: int) -> NDArray[np.bool_]:
     """Return (4,) True for sides of a box that do not reach the image border."""
     high = np.array([width, height]) - 0.5 - box_px[2:]
-    return np.concatenate([box_px[:2] >= margin_px - 0.5, high >= margin_px])
+    return np.concatenate([box_px[:2] >= _BORDER_PX - 0.5, high >= _BORDER_PX])
 
 
 def sample_pixels(

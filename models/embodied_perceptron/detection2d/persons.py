@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.detectors import Detector
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.scheduler import DetectorSlot, SchedulerRules
-from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 PERSON = "person"
@@ -271,8 +271,7 @@ def _points(posed: PosedFrame, rows: NDArray[np.int64], columns: NDArray[np.int6
     """Return (K, 3) world points of pixels."""
     k, depth = posed.frame.intrinsics, posed.frame.depth_m[rows, columns].astype(np.float64)
     camera = np.stack([(columns - k.cx) / k.fx * depth, (rows - k.cy) / k.fy * depth, depth], axis=1)
-    points: F64 = camera @ posed.T_world_camera[:3, :3].T + posed.T_world_camera[:3, 3]
-    return points
+    return transform_points(posed.T_world_camera, camera)
 
 
 def _bounds(posed: PosedFrame, mask: NDArray[np.bool_]) -> F64:
@@ -292,8 +291,7 @@ def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _PersonLocation, 
     """Mask the depth within ``reach_m`` of a person's last location."""
     low, high = place.bounds_m + np.array([[-reach_m, -reach_m, 0.0], [reach_m, reach_m, 0.1]])
     corners = np.array([[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])])
-    T, k = invert_transform(posed.T_world_camera), posed.frame.intrinsics
-    camera = corners @ T[:3, :3].T + T[:3, 3]
+    camera, k = transform_points(invert_transform(posed.T_world_camera), corners), posed.frame.intrinsics
     height, width = hidden.shape
     window = slice(0, height), slice(0, width)
     if (camera[:, 2] <= 0).all():

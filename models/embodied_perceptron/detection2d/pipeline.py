@@ -482,10 +482,9 @@ class DetectionLift:
         try:
             embedded = self.encoder.with_embeddings(found, frame)
         except Exception as error:  # as for a detector
+            embedded = found
             with self._lock:
                 self._statistics.last_error = f"{type(error).__name__}: {error}"
-                self._embedded.setdefault(frame, set()).add(source)
-            return True
         with self._lock:
             if self._found.get(frame, {}).get(source) is found:
                 self._found[frame][source] = embedded
