@@ -16,7 +16,7 @@ from embodied_perceptron.config import ConfigError, LiftOptions
 from embodied_perceptron.detection2d.detections2d import no_detections
 from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import lift_from_options
-from embodied_perceptron.detection2d.persons import PersonMask, PersonRules, person_mask
+from embodied_perceptron.detection2d.persons import RATE_HZ, PersonMask, person_mask
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.perceptron import Perceptron
 
@@ -69,7 +69,7 @@ def test_a_person_walking_by_leaves_nothing_and_the_wall_behind_is_mapped(walk):
     without = mapped([photograph(EYE, 1, {})[0]], None)
     assert inside(perceptron, *WALL) > 0.98 * inside(without, *WALL)
     said = mask.statistics()
-    assert said.pictures == pytest.approx(2 * PersonRules().rate_hz, abs=1)
+    assert said.pictures == pytest.approx(2 * RATE_HZ, abs=1)
     assert said.persons == said.pictures
     assert said.frames == len(frames)
     assert said.pixels > 1000 * len(frames)
@@ -103,14 +103,14 @@ def test_only_what_is_a_person_in_the_box_goes(walk):
     depth = posed.frame.depth_m
     rows, columns = np.nonzero(seen == 0)
     box = np.array([columns.min() - 8, rows.min() - 8, columns.max() + 8, rows.max() + 8], float)
-    mask = person_mask(posed.frame, box, PersonRules())
+    mask = person_mask(posed.frame, box)
     assert mask is not None
     assert mask[seen == 0].all()
     wall = np.abs(depth - depth[rows.min() - 4, columns.min()]) < 0.1
     assert not (mask & wall).any(), "the wall stays"
-    assert person_mask(posed.frame, np.array([40.0, 30, 50, 46]), PersonRules()) is None, "nobody is that small"
+    assert person_mask(posed.frame, np.array([40.0, 30, 50, 46])) is None, "nobody is that small"
     empty = replace(posed.frame, depth_m=np.zeros_like(depth))
-    assert person_mask(empty, box, PersonRules()) is None
+    assert person_mask(empty, box) is None
 
 
 def test_posters_couches_and_whole_pictures_are_no_persons():
@@ -120,9 +120,9 @@ def test_posters_couches_and_whole_pictures_are_no_persons():
         posed, seen = photograph(EYE, 1, things)
         rows, columns = np.nonzero(seen == 0)
         box = np.array([columns.min(), rows.min(), columns.max(), rows.max()], float)
-        assert (person_mask(posed.frame, box, PersonRules()) is None) == ("person" not in things), list(things)
+        assert (person_mask(posed.frame, box) is None) == ("person" not in things), list(things)
         whole = np.array([0.0, 0.0, K.width - 1.0, K.height - 1.0])
-        assert person_mask(posed.frame, whole, PersonRules()) is None
+        assert person_mask(posed.frame, whole) is None
 
 
 class Broken(KnowingDetector):
@@ -154,7 +154,7 @@ class Hanging:
 def test_frames_do_not_wait_for_a_detector_that_hangs_and_others_keep_people_out(walk):
     frames, shown = walk
     hanging, quick = Hanging(), KnowingDetector(shown, names=NAMES)
-    mask = PersonMask([lambda: hanging, lambda: quick], PersonRules(limit_s=0.05, max_share=1.0))
+    mask = PersonMask([lambda: hanging, lambda: quick], limit_s=0.05)
     mask.live = True
     try:
         hidden = [mask.applied(posed) is not posed for posed in frames]

@@ -22,44 +22,20 @@ from embodied_perceptron.geometry.transforms import invert_transform, transform_
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 PERSON = "person"
+RATE_HZ = 5.0  # detector images per second of each camera's stamps
+_MIN_SCORE = 0.4  # of the detector
+_SIDE_M = (0.3, 2.6)  # smallest and largest long side of the 2-D box at the person's depth
+_WIDTH_M, _LYING_M = 1.3, 0.75  # largest short side of a person who is higher than wide, and of one who is wider
+_FLAT_SHARE = 0.6  # share of the surroundings that continue the chest's plane, from which the person is a picture
+_GAP_M = 0.2  # depth gap that separates a person from the background
+_MARGIN_M = 0.1  # masked depth in front of and behind a person
+_THICK_M = 0.5  # from the chest's depth to a person's furthest part
+_GROWN = 0.06  # enlargement of the 2-D box as a share of its sides, as detectors cut off arms
+_SPEED_M_S = 1.2  # of people between two images
+_HOLD_NS = 500_000_000  # time that a person is masked after the last detection
+_MAX_SHARE = 0.2  # largest share of time for the detectors on a live robot; slower ones run less often
 
 F64 = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class PersonRules:
-    """Parameters of person masking.
-
-    Attributes:
-        rate_hz: detector images per second of each camera's stamps.
-        min_score: of the detector.
-        side_m: smallest and largest long side of the 2-D box at the person's depth.
-        width_m, lying_m: largest short side of a person who is higher than wide, and of one who is wider than high.
-        flat_share: share of the surroundings that continue the chest's plane, from which the person is a picture.
-        gap_m: depth gap that separates a person from the background.
-        margin_m: masked depth in front of and behind a person.
-        thick_m: from the chest's depth to a person's furthest part.
-        grown: enlargement of the 2-D box as a share of its sides, as detectors cut off arms.
-        speed_m_s: of people between two images.
-        hold_s: time that a person is masked after the last detection.
-        max_share: largest share of time for the detectors on a live robot; slower ones run less often.
-        limit_s: time per image on a live robot; frames do not wait longer.
-    """
-
-    rate_hz: float = 5.0
-    min_score: float = 0.4
-    side_m: tuple[float, float] = (0.3, 2.6)
-    width_m: float = 1.3
-    lying_m: float = 0.75
-    flat_share: float = 0.6
-    gap_m: float = 0.2
-    margin_m: float = 0.1
-    thick_m: float = 0.5
-    grown: float = 0.06
-    speed_m_s: float = 1.2
-    hold_s: float = 0.5
-    max_share: float = 0.2
-    limit_s: float = 1.0
 
 
 @dataclass
@@ -108,7 +84,7 @@ class PersonMask:
 
     Args:
         makers: build detectors, which take turns; those without the class ``person`` are not used.
-        rules: see :class:`PersonRules`.
+        limit_s: time per image on a live robot; frames do not wait longer.
 
     Attributes:
         live: frames arrive from a robot, so detector time is bounded; a replay uses stamps alone.
@@ -116,10 +92,9 @@ class PersonMask:
     Raises what ``makers`` raise.
     """
 
-    def __init__(self, makers: Sequence[Callable[[], Detector]], rules: PersonRules | None = None) -> None:
-        self.rules = rules if rules is not None else PersonRules()
+    def __init__(self, makers: Sequence[Callable[[], Detector]], limit_s: float = 1.0) -> None:
         self.live = False
-        slots = [DetectorSlot(PERSON, make, SchedulerRules(limit_s=self.rules.limit_s)) for make in makers]
+        slots = [DetectorSlot(PERSON, make, SchedulerRules(limit_s=limit_s)) for make in makers]
         self._detectors = [slot for slot in slots if PERSON in slot.vocabulary]
         self._turn = 0
         self._next_ns: dict[str, int] = {}  # by camera
@@ -142,15 +117,15 @@ class PersonMask:
     def applied(self, posed: PosedFrame) -> PosedFrame:
         """Return the frame without depth at people; the same frame without people."""
         frame = posed.frame
-        places = [p for p in self._places.get(frame.camera, []) if 0 <= frame.stamp_ns - p.stamp_ns <= self._hold_ns]
+        places = [p for p in self._places.get(frame.camera, []) if 0 <= frame.stamp_ns - p.stamp_ns <= _HOLD_NS]
         hidden = np.zeros(frame.depth_m.shape, dtype=bool)
         masks = self._detect(frame)
         for mask in masks or []:
             hidden |= mask
         seen = [_PersonLocation(_bounds(posed, mask), frame.stamp_ns) for mask in masks or []]
-        places = [p for p in places if not any(_same(p, now, self._reach(p, frame)) for now in seen)]
+        places = [p for p in places if not any(_same(p, now, _reach(p, frame)) for now in seen)]
         for place in places:
-            _hide(hidden, posed, place, self._reach(place, frame))
+            _hide(hidden, posed, place, _reach(place, frame))
         if masks is not None:
             self._places[frame.camera] = [*places, *seen]
         if not hidden.any():
@@ -159,14 +134,6 @@ class PersonMask:
         self._statistics.pixels += int(np.count_nonzero(hidden))
         depth = np.where(hidden, np.float32(0.0), frame.depth_m)
         return replace(posed, frame=replace(frame, depth_m=depth))
-
-    @property
-    def _hold_ns(self) -> int:
-        return int(self.rules.hold_s * 1e9)
-
-    def _reach(self, place: _PersonLocation, frame: RgbdFrame) -> float:
-        """Return the distance that a person may have moved, metres."""
-        return self.rules.margin_m + self.rules.speed_m_s * (frame.stamp_ns - place.stamp_ns) * 1e-9
 
     def _detect(self, frame: RgbdFrame) -> list[NDArray[np.bool_]] | None:
         """Return the (H, W) mask of each detected person; None if no detector runs on this frame."""
@@ -180,7 +147,7 @@ class PersonMask:
         chosen = able[self._turn % len(able)]
         scheduler = chosen.scheduler
         self._turn += 1
-        period_ns = int(1e9 / self.rules.rate_hz)
+        period_ns = int(1e9 / RATE_HZ)
         self._next_ns[frame.camera] = now_ns + period_ns
         began = time.perf_counter()
         try:
@@ -193,21 +160,21 @@ class PersonMask:
         scheduler.succeeded()
         taken_s = time.perf_counter() - began
         if self.live:
-            self._next_ns[frame.camera] = now_ns + max(period_ns, int(1e9 * taken_s / self.rules.max_share))
+            self._next_ns[frame.camera] = now_ns + max(period_ns, int(1e9 * taken_s / _MAX_SHARE))
         self._statistics.pictures += 1
         self._statistics.looking_ms += taken_s * 1e3
         masks = [
             mask
             for box, label, score in zip(found.boxes_px, found.labels, found.scores, strict=True)
-            if label == PERSON and score >= self.rules.min_score
-            for mask in [person_mask(frame, box, self.rules)]
+            if label == PERSON and score >= _MIN_SCORE
+            for mask in [person_mask(frame, box)]
             if mask is not None
         ]
         self._statistics.persons += len(masks)
         return masks
 
 
-def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np.bool_] | None:
+def person_mask(frame: RgbdFrame, box_px: F64) -> NDArray[np.bool_] | None:
     """Return the (H, W) mask of the person in a (4,) box; None without depth, for an implausible size or a picture.
 
     Uses the depth of the chest, because at the feet the floor connects the person with the background.
@@ -220,21 +187,21 @@ def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np
     known = np.sort(chest[(chest > 0) & np.isfinite(chest)])
     if len(known) < 10 or len(known) < 0.2 * chest.size:
         return None
-    groups = np.split(known, np.flatnonzero(np.diff(known) > rules.gap_m) + 1)
+    groups = np.split(known, np.flatnonzero(np.diff(known) > _GAP_M) + 1)
     number = next((i for i, group in enumerate(groups) if len(group) >= 0.2 * len(known)), None)
     if number is None:
         return None
     near = groups[number]
     sides_m = sides * float(np.median(near)) / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
-    widest_m = rules.width_m if sides[1] >= sides[0] else rules.lying_m
-    if not rules.side_m[0] <= sides_m.max() <= rules.side_m[1] or sides_m.min() > widest_m:
+    widest_m = _WIDTH_M if sides[1] >= sides[0] else _LYING_M
+    if not _SIDE_M[0] <= sides_m.max() <= _SIDE_M[1] or sides_m.min() > widest_m:
         return None
-    if _continued_share(frame.depth_m, box_px) >= rules.flat_share:
+    if _continued_share(frame.depth_m, box_px) >= _FLAT_SHARE:
         return None
-    low, high = near[0] - rules.margin_m, max(near[-1] + rules.margin_m, float(np.median(near)) + rules.thick_m)
+    low, high = near[0] - _MARGIN_M, max(near[-1] + _MARGIN_M, float(np.median(near)) + _THICK_M)
     if number + 1 < len(groups):  # the next group is the background
         high = min(high, float(near[-1] + groups[number + 1][0]) / 2)
-    grown = np.concatenate([box_px[:2] - rules.grown * sides, box_px[2:] + rules.grown * sides])
+    grown = np.concatenate([box_px[:2] - _GROWN * sides, box_px[2:] + _GROWN * sides])
     window = _span(grown[1], grown[3], height), _span(grown[0], grown[2], width)
     mask = np.zeros((height, width), dtype=bool)
     mask[window] = (frame.depth_m[window] >= low) & (frame.depth_m[window] <= high)
@@ -285,6 +252,11 @@ def _same(place: _PersonLocation, now: _PersonLocation, reach_m: float) -> bool:
     """True when a person seen now may be the one at an earlier location."""
     low, high = now.bounds_m[:, :2]
     return bool((low <= place.bounds_m[1, :2] + reach_m).all() and (high >= place.bounds_m[0, :2] - reach_m).all())
+
+
+def _reach(place: _PersonLocation, frame: RgbdFrame) -> float:
+    """Return the distance that a person may have moved, metres."""
+    return _MARGIN_M + _SPEED_M_S * (frame.stamp_ns - place.stamp_ns) * 1e-9
 
 
 def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _PersonLocation, reach_m: float) -> None:
