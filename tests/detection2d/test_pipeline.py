@@ -513,15 +513,18 @@ def test_a_question_makes_it_look_for_what_nobody_looked_for(seen):
     detector = Told(shown)
     perceptron, _ = perceive(detector, frames)
     assert {o.label for o in perceptron.lift.objects} == {"table"}
-    assert perceptron.lift.look_for(["cup"])
+    perceptron.lift.asked_for(["cup"])
     perceptron.perceive()
     assert {"table", "cup"} <= {o.label for o in perceptron.lift.objects}
     assert perceptron.lift.vocabulary == {"table", "cup"}
     calls = detector.calls
-    assert perceptron.lift.look_for(["cup"])  # nothing new
+    perceptron.lift.asked_for(["cup"])  # nothing new
     perceptron.perceive()
     assert detector.calls == calls
-    assert not DetectionLift(lambda: KnowingDetector(shown)).look_for(["cup"])
+    knowing = DetectionLift(lambda: KnowingDetector(shown))
+    known = knowing.vocabulary
+    knowing.asked_for(["teapot"])
+    assert knowing.vocabulary == known
 
 
 def test_what_a_sentence_names_is_looked_for_too(seen):

@@ -193,7 +193,7 @@ def test_the_configuration_builds_both(owl, clip):
     assert lift is not None
     assert lift.vocabulary == {"cup", "table"}
     assert lift.encoder is not None
-    assert lift.look_for(["kettle"])
+    lift.asked_for(["kettle"])
     assert lift.vocabulary == {"cup", "table", "kettle"}
 
 

@@ -103,11 +103,6 @@ class Candidate:
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def views(self) -> int:
-        """Return the number of views that report it."""
-        return len({view for view, _ in self.members})
-
 
 @dataclass(frozen=True, eq=False)
 class _Items:

@@ -215,7 +215,10 @@ class DetectionLift:
             self._statistics.dropped.update(drops)
 
     def asked_for(self, words: Sequence[str]) -> None:
-        """Add words of a query to the newest ones to detect, see :meth:`look_for`."""
+        """Make open-vocabulary detectors look for words of a query too; of all queries the newest words are kept.
+
+        They rerun on the newest keyframes first. Earlier detections are used until a detector has run again.
+        """
         if not self._takes_words:
             return
         with self._lock:
@@ -225,24 +228,12 @@ class DetectionLift:
                     self._wanted.move_to_end(word)
             while len(self._wanted) > _MAX_WANTED:
                 self._wanted.popitem(last=False)
-            wanted = sorted(self._wanted)
-        if wanted:
-            self.look_for(wanted)
-
-    def look_for(self, words: Sequence[str]) -> bool:
-        """Set words of queries for open-vocabulary detectors, which rerun on the newest keyframes first.
-
-        Returns False without such a detector. Earlier detections are used until the detector has run again.
-        """
-        if not self._takes_words:
-            return False
-        if tuple(words) != self._words:
-            with self._lock:
-                self._words = tuple(words)
+            wanted = tuple(sorted(self._wanted))
+            if wanted and wanted != self._words:
+                self._words = wanted
                 self._asked += 1
                 for slot in self._slots:
-                    slot.set_words(self._words)
-        return True
+                    slot.set_words(wanted)
 
     def without_persons(self, posed: PosedFrame) -> PosedFrame:
         """Return the frame with people masked; called by the fusion thread."""
@@ -334,7 +325,15 @@ class DetectionLift:
         Without a thread the detector's rate is bounded by the stamps of the keyframes.
         """
         self._lift_all(scene)
-        return self._detections()
+        if self._detected is None or self._detected[0] is not self.objects:
+            detections = Detections(
+                np.array([o.box for o in self.objects]).reshape(-1, 9),
+                np.array([o.probability for o in self.objects], dtype=np.float64),
+                tuple(o.label for o in self.objects),
+                certainty=Certainty.CALIBRATED,
+            )
+            self._detected = self.objects, detections
+        return self._detected[1]
 
     def with_evidence(self, network: Detections, scene: MapCopy, can_name: bool = True) -> Detections:
         """Fuse the boxes of the network (or shapes alone) with the lifted detections.
@@ -402,18 +401,6 @@ class DetectionLift:
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
-
-    def _detections(self) -> Detections:
-        """Return :attr:`objects` as detections, cached."""
-        if self._detected is None or self._detected[0] is not self.objects:
-            detections = Detections(
-                np.array([o.box for o in self.objects]).reshape(-1, 9),
-                np.array([o.probability for o in self.objects], dtype=np.float64),
-                tuple(o.label for o in self.objects),
-                certainty=Certainty.CALIBRATED,
-            )
-            self._detected = self.objects, detections
-        return self._detected[1]
 
     def _detect_one(self, now_ns: int) -> bool:
         """Run the next detector on its newest unprocessed image; return False if none could run."""
