@@ -398,11 +398,6 @@ class Layout:
     long_side_px: int = 640
     coco_ids: bool = False
 
-    @property
-    def _suppress_iou(self) -> float | None:
-        """IoU threshold of non-maximum suppression per class; None = the network does it."""
-        return DETECTOR_NMS_IOU.get(self.name.removesuffix("-decoded"))
-
     def fitting(self, shapes: Shapes, size: Size, numbers: Sequence[int]) -> Iterator[tuple[Form, int]]:
         """Yield forms, with the number of classes of ``numbers``, that outputs of these shapes may have."""
         for number in numbers:
@@ -432,7 +427,8 @@ class Layout:
             with np.errstate(invalid="ignore"):  # NaN is counted later
                 raw = form.decode({name: outputs[found] for name, found in names.items()}, size, classes)
                 kept = np.flatnonzero(~(raw.scores < min_score))
-                return _numbered(raw.take(kept, None if form.suppressed else self._suppress_iou), classes)
+                iou = None if form.suppressed else DETECTOR_NMS_IOU.get(self.name.removesuffix("-decoded"))
+                return _numbered(raw.take(kept, iou), classes)
         except LayoutError as error:
             raise LayoutError(f"layout {self.name}: {error}; outputs {shapes_text(shapes)}") from None
 
