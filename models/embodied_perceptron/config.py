@@ -31,18 +31,21 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _require_positive(config: Any, *names: str) -> None:
+def require_positive(config: Any, *names: str) -> None:
+    """Check fields of a dataclass. Raises :class:`ConfigError` with name and value, as the functions below."""
     for name in names:
         _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
 
 
-def _require_at_least(config: Any, least: float, *names: str) -> None:
+def require_at_least(config: Any, least: float, *names: str) -> None:
+    """Check that fields of a dataclass are not smaller than ``least``."""
     wanted = f"be at least {least}" if least else "not be negative"
     for name in names:
         _require(getattr(config, name) >= least, f"{name} must {wanted}, got {getattr(config, name)}")
 
 
-def _require_within(config: Any, low: float, high: float, *names: str) -> None:
+def require_within(config: Any, low: float, high: float, *names: str) -> None:
+    """Check that fields of a dataclass lie from ``low`` to ``high``."""
     for name in names:
         value = getattr(config, name)
         _require(low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
@@ -104,11 +107,11 @@ class VolumeConfig:
             self.radius_m >= self.max_range_m,
             f"radius_m ({self.radius_m}) must be at least max_range_m ({self.max_range_m})",
         )
-        _require_at_least(self, 0, "clearing_margin_m", "clearing_margin_per_m2")
-        _require_at_least(self, 64, "max_blocks")
-        _require_at_least(self, 1, "min_hits")
-        _require_within(self, 0.001, 1, "voxel_size_m")
-        _require_within(self, 0, 0.1, "clearing_window_rad")
+        require_at_least(self, 0, "clearing_margin_m", "clearing_margin_per_m2")
+        require_at_least(self, 64, "max_blocks")
+        require_at_least(self, 1, "min_hits")
+        require_within(self, 0.001, 1, "voxel_size_m")
+        require_within(self, 0, 0.1, "clearing_window_rad")
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,9 @@ class KeyframeConfig:
     max_count: int = 50
 
     def __post_init__(self) -> None:
-        _require_positive(self, "translation_m", "rotation_rad")
-        _require_at_least(self, 0, "min_interval_s")
-        _require_at_least(self, 1, "max_count")
+        require_positive(self, "translation_m", "rotation_rad")
+        require_at_least(self, 0, "min_interval_s")
+        require_at_least(self, 1, "max_count")
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,8 @@ class SynchronizerConfig:
     queue_size: int = 0
 
     def __post_init__(self) -> None:
-        _require_positive(self, "queue_mib")
-        _require_at_least(
+        require_positive(self, "queue_mib")
+        require_at_least(
             self, 0, "queue_size", "pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"
         )
 
@@ -202,8 +205,8 @@ class SegmentationConfig:
     max_size_m: float = 3.5
 
     def __post_init__(self) -> None:
-        _require_positive(self, "cell_size_m")
-        _require_at_least(self, 1, "min_cells")
+        require_positive(self, "cell_size_m")
+        require_at_least(self, 1, "min_cells")
         _require(
             0 <= self.min_height_m < self.max_height_m,
             f"need 0 <= min_height_m < max_height_m, got {self.min_height_m} and {self.max_height_m}",
@@ -232,8 +235,8 @@ class AssociationConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
-        _require_at_least(self, 1, "max_found")
-        _require_within(self, 0, 1, "stacked_iou", "own_mass_share")
+        require_at_least(self, 1, "max_found")
+        require_within(self, 0, 1, "stacked_iou", "own_mass_share")
 
 
 @dataclass(frozen=True)
@@ -275,9 +278,9 @@ class ExistenceConfig:
     pause_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "confirm_count", "explained_miss_factor", "moved_miss_factor")
-        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
-        _require_within(self, 0, 1, "explained_share")
+        require_at_least(self, 1, "confirm_count", "explained_miss_factor", "moved_miss_factor")
+        require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
+        require_within(self, 0, 1, "explained_share")
         _require(0 < self.prior_existence < 1, f"prior_existence must be in (0, 1), got {self.prior_existence}")
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
         _require(
@@ -315,9 +318,9 @@ class PlaceConfig:
     least_support: float = 4.0
 
     def __post_init__(self) -> None:
-        _require_positive(self, "there_sigma", "gone_sigma", "least_support")
-        _require_within(self, 0, 1, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
-        _require_within(self, 0, 1, "there_share", "gone_share", "least_open")
+        require_positive(self, "there_sigma", "gone_sigma", "least_support")
+        require_within(self, 0, 1, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
+        require_within(self, 0, 1, "there_share", "gone_share", "least_open")
         _require(
             self.gone_share < self.there_share,
             f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
@@ -347,9 +350,9 @@ class EstimateConfig:
     box_memory: float = 2.0
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "settled_count", "score_memory")
-        _require_positive(self, "independent_looks", "box_memory")
-        _require_within(self, 0, 1, "settled_share", "name_memory")
+        require_at_least(self, 1, "settled_count", "score_memory")
+        require_positive(self, "independent_looks", "box_memory")
+        require_within(self, 0, 1, "settled_share", "name_memory")
 
 
 @dataclass(frozen=True)
@@ -398,8 +401,8 @@ class GridConfig:
         _require(
             0 < self.class_cost_radius_m <= 5, f"class_cost_radius_m must be in (0, 5], got {self.class_cost_radius_m}"
         )
-        _require_positive(self, "resolution_m")
-        _require_at_least(self, 1, "min_obstacle_voxels")
+        require_positive(self, "resolution_m")
+        require_at_least(self, 1, "min_obstacle_voxels")
         _require(
             0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
             "need 0 <= min_obstacle_height_m < max_obstacle_height_m, got "
@@ -454,9 +457,9 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if self.weights.lower() == "none":
             object.__setattr__(self, "weights", "")
-        _require_at_least(self, 0, "reuse_tolerance", "threads")
-        _require_at_least(self, 1, "window_m")
-        _require_within(self, 0, 0.5, "window_ahead")
+        require_at_least(self, 0, "reuse_tolerance", "threads")
+        require_at_least(self, 1, "window_m")
+        require_within(self, 0, 0.5, "window_ahead")
         _require(
             self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
         )
@@ -542,9 +545,9 @@ class LiftOptions:
             self.input_px == 0 or 32 <= self.input_px <= 4096,
             f"input_px must be 0 or in [32, 4096], got {self.input_px}",
         )
-        _require_positive(self, "max_rate_hz", "limit_s")
-        _require_at_least(self, 0, "stamp_tolerance_s", "threads")
-        _require_within(self, 0, 1, "min_score", "min_probability")
+        require_positive(self, "max_rate_hz", "limit_s")
+        require_at_least(self, 0, "stamp_tolerance_s", "threads")
+        require_within(self, 0, 1, "min_score", "min_probability")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
         kinds = ("photographs", "rendered")
         _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
@@ -612,7 +615,7 @@ class RelocalisationOptions:
     def __post_init__(self) -> None:
         kinds = ("orb", "xfeat", "none")
         _require(self.features in kinds, f"features must be one of {', '.join(kinds)}, got {self.features!r}")
-        _require_at_least(self, 1, "max_places")
+        require_at_least(self, 1, "max_places")
 
 
 @dataclass(frozen=True)

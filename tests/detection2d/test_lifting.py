@@ -13,7 +13,6 @@ from support.online_world import look_at
 
 from embodied_perceptron.detection2d.detections2d import accept_detections
 from embodied_perceptron.detection2d.lifting import (
-    LiftRules,
     box_along,
     box_around,
     connected,
@@ -121,9 +120,8 @@ def test_turning_the_world_turns_what_is_lifted(seed):
 
 
 def test_samples_are_distinct_and_inside_and_ring_are_apart():
-    rules = LiftRules()
     for box in ([10.2, 20.7, 90.1, 60.3], [-0.5, -0.5, 319.5, 239.5], [5.0, 5.0, 12.0, 11.0]):
-        uv, inside, offset = sample_pixels(np.array(box), (320, 240), None, rules)
+        uv, inside, offset = sample_pixels(np.array(box), (320, 240), None)
         assert len(np.unique(uv, axis=0)) == len(uv)
         assert (uv >= 0).all()
         assert (uv < [320, 240]).all()
@@ -137,7 +135,7 @@ def test_samples_are_distinct_and_inside_and_ring_are_apart():
 def test_masks_are_shrunk_and_their_outside_is_ring():
     mask = np.zeros((240, 320), dtype=bool)
     mask[50:100, 50:100] = True
-    uv, inside, _ = sample_pixels(np.array([49.5, 49.5, 149.5, 99.5]), (320, 240), mask, LiftRules())
+    uv, inside, _ = sample_pixels(np.array([49.5, 49.5, 149.5, 99.5]), (320, 240), mask)
     assert uv[inside].max() <= 97
     assert (~mask[uv[~inside][:, 1], uv[~inside][:, 0]]).all()
 

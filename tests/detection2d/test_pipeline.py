@@ -182,7 +182,7 @@ def test_things_that_are_kept_are_as_if_completed_now(seen, monkeypatch):
         perceptron.perceive()
         kept += len(lift.lifted_objects) - len(completed)
         for thing in lift.lifted_objects:
-            now = complete(thing.candidate, lift.floor_z_m, list(map(lift.found_in, lift.views)), lift._vocabularies())
+            now = complete(thing.candidate)
             assert (thing.label, thing.probability, thing.trusted) == (now.label, now.probability, now.trusted)
             np.testing.assert_array_equal(thing.box, now.box)
             assert all(view < len(lift.views) for view, _ in thing.candidate.members)

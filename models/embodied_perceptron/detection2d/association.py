@@ -140,13 +140,12 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
 _UNSEEN, _OUTSIDE = -1, -2  # too little of it; it lies in no box of its name
 
 
-def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache | None = None) -> NDArray[np.int64]:
+def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache) -> NDArray[np.int64]:
     """Return (D, V): the detection of the view that has the surface of each detection in its 2-D box.
 
     -1 where the view does not see it or has no box of its name, -2 where it sees it outside of these boxes. ``cache``
     holds the pairs of the last call.
     """
-    cache = FitCache() if cache is None else cache
     local = cache.sighted(items, views)
     row_of: dict[tuple[int, int], int] = {pair: row for row, pair in enumerate(items.of)}
     result: NDArray[np.int64] = local.copy()
@@ -345,10 +344,10 @@ def find_candidates(
     groups = group_detections(sighted(items, views, cache), view, items.name)
     groups = [g for g in groups if len(g) > 1 or _suffices(items.lifted[g[0]])]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
-    candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
+    candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
     joined = _join_names(items, groups, candidates)
     if len(joined) < len(groups):
-        candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in joined]
+        candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
     return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
 
@@ -423,8 +422,8 @@ class FitCache:
     """Points and boxes of groups of detections and their visibility, from the last call."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, ...], _Fit] = {}
-        self._now: dict[tuple[int, ...], _Fit] = {}
+        self._last: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
+        self._now: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
         self._surfaces: list[NDArray[np.float64]] = []
         self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
         self._visible = np.zeros((0, 0), dtype=np.uint8)
@@ -438,12 +437,15 @@ class FitCache:
         """Drop entries that the previous call did not use."""
         self._last, self._now = self._now, {}
 
-    def fit(self, members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> _Fit:
-        """Fit a group; the key is the identity of its detections, which the entry keeps alive."""
+    def candidate(
+        self, items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float
+    ) -> Candidate:
+        """Make a candidate of a group; the key is the identity of its detections, which the entry keeps alive."""
+        members, of = [items.lifted[r] for r in rows.tolist()], tuple(items.of[r] for r in rows.tolist())
         key = (round(yaw_rad * 1e3), *map(id, members))
-        known = self._last.get(key)
-        self._now[key] = _fit(members, of, yaw_rad) if known is None else known
-        return self._now[key]
+        known = self._last.get(key) or (members, _fit(members, [views[v] for v, _ in of], yaw_rad))
+        self._now[key] = known
+        return replace(known[1], members=of)
 
     def sighted(self, items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
         """Compute (D, V) numbers of the views' detections for the pairs that the last call did not have."""
@@ -482,17 +484,8 @@ class FitCache:
         return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    members: list[LiftedDetection]
-    points_m: NDArray[np.float64]
-    box: NDArray[np.float64]
-    reported: Mapping[str, Mapping[str, tuple[int, float]]]
-    whole: bool
-
-
-def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> _Fit:
-    """Join detections; ``of`` is the view of each. The order of views does not matter."""
+def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> Candidate:
+    """Join detections to a candidate without members; ``of`` is the view of each, in any order."""
     order = sorted(range(len(members)), key=lambda m: (of[m].key, of[m].source, members[m].row))
     members, of = [members[m] for m in order], [of[m] for m in order]
     points = hull_points(members, of)
@@ -504,17 +497,7 @@ def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: floa
     for (source, name, _), score in best.items():
         count, highest = reported.setdefault(source, {}).get(name, (0, 0.0))
         reported[source][name] = count + 1, max(highest, score)
-    return _Fit(members, points, box_around(points, yaw_rad), reported, any(not d.cut for d in members))
-
-
-def _candidate(
-    items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float, cache: FitCache
-) -> Candidate:
-    """Make a candidate of a group."""
-    numbers = rows.tolist()
-    members, of = [items.lifted[r] for r in numbers], tuple(items.of[r] for r in numbers)
-    fit = cache.fit(members, [views[view] for view, _ in of], yaw_rad)
-    return Candidate(fit.points_m, fit.box, fit.reported, whole=fit.whole, members=of)
+    return Candidate(points, box_around(points, yaw_rad), reported, whole=any(not d.cut for d in members))
 
 
 def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) -> NDArray[np.float64]:

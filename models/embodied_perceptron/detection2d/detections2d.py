@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_positive, require_within
 from embodied_perceptron.recordings.plain_values import forbidden_character
 
 MAX_LABEL_LENGTH = 100
@@ -108,12 +109,8 @@ class Limits2d:
     max_count: int = 100
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_score <= 1:
-            raise ValueError(f"min_score must be in [0, 1], got {self.min_score}")
-        if not self.min_side_px > 0:
-            raise ValueError(f"min_side_px must be positive, got {self.min_side_px}")
-        if self.max_count < 1:
-            raise ValueError(f"max_count must be positive, got {self.max_count}")
+        require_within(self, 0, 1, "min_score")
+        require_positive(self, "min_side_px", "max_count")
 
 
 @lru_cache(maxsize=4096)

@@ -48,12 +48,9 @@ class DetectionsFile:
         self.limits = limits if limits is not None else Limits2d()
         self._tolerance_ns = int(stamp_tolerance_s * 1e9)
         coco, named = read_coco(path), NamedImages(stamps or {})
-        found: list[tuple[int, CocoImage]] = []
-        for image in coco.images:
-            stamp_ns = named.stamp_ns(image.file_name) if image.file_name else None
-            stamp_ns = image.stamp_ns if stamp_ns is None else stamp_ns
-            if stamp_ns is not None:
-                found.append((stamp_ns, image))
+        by_name = ((named.stamp_ns(image.file_name), image) for image in coco.images)
+        stamped = ((image.stamp_ns if stamp_ns is None else stamp_ns, image) for stamp_ns, image in by_name)
+        found = [(stamp_ns, image) for stamp_ns, image in stamped if stamp_ns is not None]
         found.sort(key=lambda pair: pair[0])
         self._stamps, self._images = [stamp for stamp, _ in found], [image for _, image in found]
         self.vocabulary = frozenset(map(clean_label, coco.names)) - {""}

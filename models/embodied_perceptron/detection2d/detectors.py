@@ -17,6 +17,7 @@ from embodied_perceptron.detection2d.layouts import (
     LAYOUTS,
     Layout,
     LayoutError,
+    Shapes,
     free_input_size,
     is_decoded,
     picture_masks,
@@ -75,13 +76,8 @@ class Detector(Protocol):
 
 
 @runtime_checkable
-class OpenVocabularyDetector(Protocol):
-    """A detector that is prompted with words."""
-
-    @property
-    def vocabulary(self) -> frozenset[str]:
-        """Return the current words."""
-        ...
+class OpenVocabularyDetector(Detector, Protocol):
+    """A detector that is prompted with words; its vocabulary are the current ones."""
 
     def look_for(self, words: Iterable[str]) -> None:
         """Replace the words, from the next image on."""
@@ -137,8 +133,7 @@ class OnnxDetector:
         for other in self._others:
             _value_of(other, (32, 32))  # raises for one that is not known
         height, width = self._input.shape[-2:]
-        largest = max((side for side in (height, width) if isinstance(side, int)), default=0)
-        if largest > _LARGEST_INPUT_PX:
+        if any(isinstance(side, int) and side > _LARGEST_INPUT_PX for side in (height, width)):
             raise ValueError(
                 f"{path} has an input of {width} x {height} pixels, the limit is {_LARGEST_INPUT_PX} a side"
             )
@@ -168,23 +163,23 @@ class OnnxDetector:
         return (count, count + 1) if layout.name == "rfdetr" else (count,)
 
     def _recognised(
-        self, name: str, shapes: dict[str, list[int | None]], metadata: Mapping[str, str], long_side_px: int
+        self, name: str, shapes: Shapes, metadata: Mapping[str, str], long_side_px: int
     ) -> tuple[Layout, int]:
         """Return the layout and its number of classes."""
         size = self._size or (long_side_px or 640,) * 2
+        fixed = self._size is not None and None not in [side for shape in shapes.values() for side in shape]
         if name:
             layout = LAYOUTS[name]
-            if self._size is not None and None not in [side for shape in shapes.values() for side in shape]:
-                numbers = self._numbers(layout)
-                fits = (n for n in numbers if any(f.tensors(shapes, size, n) is not None for f in layout.forms))
-                number = next(fits, numbers[0])
+            numbers = self._numbers(layout)
+            if fixed:
+                number = next((n for _, n in layout.fitting(shapes, size, numbers)), numbers[0])
                 layout.form(shapes, size, number)  # raises where none fits
                 return layout, number
-            return layout, self._numbers(layout)[0]
+            return layout, numbers[0]
         outputs: dict[str, NDArray[Any]] = {}
-        if self._size is None or None in [side for shape in shapes.values() for side in shape]:
+        if not fixed:
             outputs = self._run(np.full((1, 3, size[1], size[0]), 0.5, np.float32), size)
-            shapes = {n: list(v.shape) for n, v in outputs.items()}
+            shapes = shapes_of(outputs)
         found = recognise(shapes, size, self._numbers)
         if len(found) > 1 and "description" in metadata:
             query = "detr" in metadata["description"].lower()
@@ -205,7 +200,7 @@ class OnnxDetector:
             layout = LAYOUTS["deimv2"]  # its sizes S to X, whose inputs are normalised
         return layout, number
 
-    def _unknown(self, shapes: dict[str, list[int | None]], size: tuple[int, int]) -> str:
+    def _unknown(self, shapes: Shapes, size: tuple[int, int]) -> str:
         """Return the message for outputs of no layout with the known number of classes."""
         fits = [
             f"{pair[0].name} with {number} classes"
@@ -249,10 +244,11 @@ class OnnxDetector:
         outputs = self._run(tensor, size)
         try:
             raw = self.layout.decode(outputs, size, len(self.classes), self.limits.min_score)
-            iou = self.layout.suppresses(shapes_of(outputs), size, len(self.classes))
         except LayoutError as error:
             raise LayoutError(f"{self._path}: {error}") from None
-        rows = np.arange(len(raw.scores)) if iou is None else picture_nms(raw.boxes, raw.scores, raw.classes, iou)
+        rows = np.arange(len(raw.scores))
+        if raw.suppress_iou is not None:
+            rows = picture_nms(raw.boxes, raw.scores, raw.classes, raw.suppress_iou)
         return accept_detections(
             frame.camera,
             frame.stamp_ns,

@@ -8,7 +8,7 @@ observations of a detector stay unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,21 +31,6 @@ _MARGIN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class DetectorBelief:
-    """Belief about an object from detectors alone.
-
-    Attributes:
-        evidence: of each detector.
-        plausibility: reported name -> log-plausibility of the object's box.
-        posterior: name -> probability.
-    """
-
-    evidence: tuple[Evidence, ...]
-    plausibility: Mapping[str, float]
-    posterior: Mapping[str, float]
-
-
-@dataclass(frozen=True, eq=False)
 class LiftedObject:
     """An object lifted from 2-D detections.
 
@@ -54,7 +39,7 @@ class LiftedObject:
         box: (9,) completed by the map.
         trusted: the extents are reliable: a small object seen whole, or a shape of the map.
         label: likeliest of the reported names.
-        belief: from detectors alone; None = not computed yet.
+        alone: its hypothesis from detectors alone; None = not computed yet.
         probability: that it exists and has this name, from detectors alone.
         by_shape: the box is a shape of the map.
         embedding: (D,) mean of its views' region embeddings, or None.
@@ -64,7 +49,7 @@ class LiftedObject:
     box: NDArray[np.float64]
     trusted: bool
     label: str
-    belief: DetectorBelief | None = None
+    alone: Hypothesis | None = None
     probability: float = 0.0
     by_shape: bool = False
     embedding: NDArray[np.float32] | None = None
@@ -289,9 +274,9 @@ def _hypothesis(
     around: FusionContext,
     missed: Mapping[str, MissedViews],
 ) -> Hypothesis:
-    known = lifted[numbers[0]].belief if prior is None and len(numbers) == 1 else None
+    known = lifted[numbers[0]].alone if prior is None and len(numbers) == 1 else None
     if known is not None:
-        return Hypothesis(rows, tuple(numbers), box, prior, known.evidence, known.plausibility, known.posterior)
+        return replace(known, rows=rows, lifted=tuple(numbers), box=box)
     evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, missed)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)

@@ -12,7 +12,7 @@ to end), YOLOX (Megvii-BaseDetection/YOLOX), RT-DETR (lyuwenyu/RT-DETR), D-FINE,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import cv2
@@ -73,15 +73,23 @@ class RawDetections:
     Attributes:
         boxes: (N, 4) left, top, right, bottom.
         scores: (N,).
-        classes: (N,) int64 numbers of their classes.
+        classes: (N,) numbers of their classes.
         coefficients, prototypes: (N, K) and (K, h, w) whose product are masks, or None.
+        suppress_iou: IoU threshold of non-maximum suppression per class; None = the network has done it.
     """
 
     boxes: F64
-    scores: F64
-    classes: NDArray[np.int64]
+    scores: NDArray[Any]
+    classes: NDArray[Any]
     coefficients: NDArray[np.float32] | None = None
     prototypes: NDArray[np.float32] | None = None
+    suppress_iou: float | None = None
+
+    def take(self, rows: NDArray[np.int64], suppress_iou: float | None) -> RawDetections:
+        """Return some of the detections, with scores in float64 and class numbers in int64."""
+        coefficients = None if self.coefficients is None else self.coefficients[rows].astype(np.float32)
+        scores, classes = self.scores[rows].astype(np.float64), self.classes[rows].astype(np.int64)
+        return RawDetections(self.boxes[rows], scores, classes, coefficients, self.prototypes, suppress_iou)
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,7 @@ def free_input_size(picture: Size, long_side_px: int) -> Size:
 
 def _checked_scores(scores: NDArray[Any]) -> NDArray[Any]:
     """Check that class scores are probabilities, and clip rounding; NaN stays and is counted later."""
-    with np.errstate(invalid="ignore"):
-        wrong = (scores < -1e-3) | (scores > 1.001)
-    if wrong.any():
+    if ((scores < -1e-3) | (scores > 1.001)).any():
         low, high = float(np.nanmin(scores)), float(np.nanmax(scores))
         raise LayoutError(
             f"class scores should lie in [0, 1] but lie in [{low:.3g}, {high:.3g}], so the outputs have another meaning"
@@ -140,38 +146,17 @@ def _checked_scores(scores: NDArray[Any]) -> NDArray[Any]:
     return clipped
 
 
-def _best(boxes: NDArray[Any], scores: NDArray[Any], min_score: float, extra: NDArray[Any] | None = None) -> _Found:
-    """(A, 4) and (A, C) -> boxes whose best score is at least ``min_score`` (or NaN), with class, score, ``extra``."""
+def _best(boxes: F64, scores: NDArray[Any]) -> RawDetections:
+    """(A, 4) and (A, C) -> boxes with their best class and its score."""
     classes = np.argmax(scores, axis=1)  # NaN counts as the largest
-    return _kept(boxes, scores[np.arange(len(scores)), classes], classes, min_score, extra)
+    return RawDetections(boxes, scores[np.arange(len(scores)), classes], classes)
 
 
-def _kept(
-    boxes: NDArray[Any],
-    scores: NDArray[Any],
-    classes: NDArray[Any],
-    min_score: float,
-    extra: NDArray[Any] | None = None,
-) -> _Found:
-    with np.errstate(invalid="ignore"):
-        rows = np.flatnonzero(~(scores < min_score))
-    more = None if extra is None else extra[rows]
-    return _Found(rows, boxes[rows].astype(np.float64), scores[rows].astype(np.float64), classes[rows], more)
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    rows: NDArray[np.int64]
-    boxes: F64
-    scores: F64
-    classes: NDArray[Any]
-    extra: NDArray[Any] | None
-
-    def detections(self, boxes: F64, prototypes: NDArray[Any] | None = None) -> RawDetections:
-        """Return the detections with these boxes."""
-        coefficients = None if self.extra is None or prototypes is None else self.extra.astype(np.float32)
-        planes = None if prototypes is None else prototypes[0].astype(np.float32)
-        return RawDetections(boxes, self.scores, self.classes.astype(np.int64), coefficients, planes)
+def _with_masks(raw: RawDetections, outputs: Outputs, coefficients: NDArray[Any]) -> RawDetections:
+    """Add the masks of outputs that have prototypes."""
+    if "*prototypes" not in outputs:
+        return raw
+    return replace(raw, coefficients=coefficients, prototypes=outputs["*prototypes"][0].astype(np.float32))
 
 
 def _from_centers(boxes: NDArray[Any]) -> F64:
@@ -208,14 +193,14 @@ class Form:
 
     Attributes:
         expected: input size, number of classes -> the sets of tensors that it may have.
-        decode: tensors by the names of ``expected``, input size, number of classes, least score -> boxes.
+        decode: tensors by the names of ``expected``, input size, number of classes -> boxes of all scores.
         certain: the shapes follow from the input's size or the tensors have telling names, so that another form of the
             same shapes is unlikely.
         suppressed: the network has done non-maximum suppression.
     """
 
     expected: Callable[[Size, int], Iterator[Wanted]]
-    decode: Callable[[Outputs, Size, int, float], RawDetections]
+    decode: Callable[[Outputs, Size, int], RawDetections]
     certain: bool = True
     suppressed: bool = False
 
@@ -262,28 +247,27 @@ def _either(*wanted: Wanted) -> Callable[[Size, int], Iterator[Wanted]]:
     return lambda size, classes: iter(wanted)
 
 
-def _decode_grid(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_grid(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Centre and size in input pixels, class scores, coefficients; a column or a row for each cell."""
     table = outputs["*table"][0]
     table = table.T if table.shape[1] == _cells(size) else table
-    found = _best(table[:, :4], _checked_scores(table[:, 4 : 4 + classes]), min_score, table[:, 4 + classes :])
-    return found.detections(_from_centers(found.boxes), outputs.get("*prototypes"))
+    raw = _best(_from_centers(table[:, :4]), _checked_scores(table[:, 4 : 4 + classes]))
+    return _with_masks(raw, outputs, table[:, 4 + classes :])
 
 
-def _decode_anchors(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_anchors(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Centre and size in input pixels, objectness, class scores, coefficients."""
     table = outputs["*table"][0]
     scores = _checked_scores(table[:, 4 : 5 + classes])
-    found = _best(table[:, :4], scores[:, :1] * scores[:, 1:], min_score, table[:, 5 + classes :])
-    return found.detections(_from_centers(found.boxes), outputs.get("*prototypes"))
+    raw = _best(_from_centers(table[:, :4]), scores[:, :1] * scores[:, 1:])
+    return _with_masks(raw, outputs, table[:, 5 + classes :])
 
 
-def _decode_end_to_end(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_end_to_end(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Corners in input pixels, score, class number, coefficients."""
     table = outputs["*table"][0]
-    scores = _checked_scores(table[:, 4])
-    found = _kept(table[:, :4], scores, table[:, 5], min_score, table[:, 6:])
-    return _numbered(found.detections(found.boxes, outputs.get("*prototypes")), classes)
+    raw = RawDetections(table[:, :4].astype(np.float64), _checked_scores(table[:, 4]), table[:, 5])
+    return _with_masks(raw, outputs, table[:, 6:])
 
 
 def _numbered(raw: RawDetections, classes: int) -> RawDetections:
@@ -296,15 +280,13 @@ def _numbered(raw: RawDetections, classes: int) -> RawDetections:
     return raw
 
 
-def _decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_yolox(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Offsets and log sizes in cells, objectness, class scores."""
     cell, stride = _grid(size, _STRIDES)
-    table = outputs["*table"][0]
-    scores = _checked_scores(table[:, 4 : 5 + classes])
-    found = _best(table[:, :4], scores[:, :1] * scores[:, 1:], min_score)
-    center = (found.boxes[:, :2] + cell[found.rows]) * stride[found.rows, None]
-    side = np.exp(np.minimum(found.boxes[:, 2:4], 20.0)) * stride[found.rows, None]
-    return found.detections(_from_centers(np.concatenate([center, side], axis=1)))
+    table = outputs["*table"][0].astype(np.float64)
+    center, side = (table[:, :2] + cell) * stride[:, None], np.exp(np.minimum(table[:, 2:4], 20.0)) * stride[:, None]
+    boxes = _from_centers(np.concatenate([center, side], axis=1))
+    return replace(_decode_anchors(outputs, size, classes), boxes=boxes)
 
 
 def is_decoded(table: NDArray[Any], size: Size) -> bool:
@@ -330,8 +312,8 @@ def _expected_nanodet(strides: tuple[int, ...]) -> Callable[[Size, int], Iterato
     return expected
 
 
-def _decode_nanodet(middle: float) -> Callable[[Outputs, Size, int, float], RawDetections]:
-    def decode(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_nanodet(middle: float) -> Callable[[Outputs, Size, int], RawDetections]:
+    def decode(outputs: Outputs, size: Size, classes: int) -> RawDetections:
         """Class scores, and distributions of the distances of the four sides, in one table or two for each stride."""
         if "*all" in outputs:
             scores, sides = outputs["*all"][0, :, :classes], outputs["*all"][0, :, classes:]
@@ -341,18 +323,18 @@ def _decode_nanodet(middle: float) -> Callable[[Outputs, Size, int, float], RawD
             )
         strides = _STRIDES if len(scores) == _cells(size) else _MORE_STRIDES
         cell, stride = _grid(size, strides)
-        found = _best(sides, _checked_scores(scores), min_score)
         bins = sides.shape[1] // 4
-        logits = found.boxes.reshape(-1, 4, bins)
-        weight = np.exp(logits - logits.max(axis=2, keepdims=True, initial=-np.inf))
-        distance = (weight @ np.arange(bins)) / weight.sum(axis=2) * stride[found.rows, None]  # (K, 4) l, t, r, b
-        center = (cell[found.rows] + middle) * stride[found.rows, None]
-        return found.detections(np.concatenate([center - distance[:, :2], center + distance[:, 2:]], axis=1))
+        logits = sides.astype(np.float64).reshape(-1, 4, bins)
+        weight = np.exp(logits - logits.max(axis=2, keepdims=True))
+        distance = (weight @ np.arange(bins)) / weight.sum(axis=2) * stride[:, None]  # (K, 4) l, t, r, b
+        center = (cell + middle) * stride[:, None]
+        boxes = np.concatenate([center - distance[:, :2], center + distance[:, 2:]], axis=1)
+        return _best(boxes, _checked_scores(scores))
 
     return decode
 
 
-def _decode_labelled(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_labelled(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Corners in pixels of the size fed to the network, scores and class numbers, with or without a batch axis."""
     boxes, scores, labels = (
         next(np.asarray(v) for n, v in outputs.items() if n.endswith(ends))
@@ -361,11 +343,10 @@ def _decode_labelled(outputs: Outputs, size: Size, classes: int, min_score: floa
     if boxes.ndim == 3:
         boxes, scores, labels = boxes[0], scores[0], labels[0]
     count = next((int(v.ravel()[0]) for n, v in outputs.items() if n.startswith("num_")), len(boxes))
-    found = _kept(boxes[:count], _checked_scores(scores[:count]), labels[:count], min_score)
-    return _numbered(found.detections(found.boxes), classes)
+    return RawDetections(boxes[:count].astype(np.float64), _checked_scores(scores[:count]), labels[:count])
 
 
-def _decode_queries(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_queries(outputs: Outputs, size: Size, classes: int) -> RawDetections:
     """Logits of the classes, and centre and size as shares of the input; or both in one table, then with scores."""
     if "*table" in outputs:
         table = outputs["*table"][0]
@@ -374,8 +355,7 @@ def _decode_queries(outputs: Outputs, size: Size, classes: int, min_score: float
         boxes = next(v for v in outputs.values() if v.shape[2] == 4)[0]
         logits = next(v for n, v in outputs.items() if n in ("logits", "labels"))[0]
         scores = 1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -500, 500)))
-    found = _best(boxes, scores, min_score)
-    return found.detections(_from_centers(found.boxes) * np.tile(np.asarray(size, dtype=np.float64), 2))
+    return _best(_from_centers(boxes) * np.tile(np.asarray(size, dtype=np.float64), 2), scores)
 
 
 _GRID = (
@@ -427,6 +407,11 @@ class Layout:
     long_side_px: int = 640
     coco_ids: bool = False
 
+    def fitting(self, shapes: Shapes, size: Size, numbers: Sequence[int]) -> Iterator[tuple[Form, int]]:
+        """Yield forms, with the number of classes of ``numbers``, that outputs of these shapes may have."""
+        for number in numbers:
+            yield from ((form, number) for form in self.forms if form.tensors(shapes, size, number) is not None)
+
     def form(self, shapes: Shapes, size: Size, classes: int) -> tuple[Form, dict[str, str]]:
         """Return the form of outputs and the output of each of its tensors. Raises :class:`LayoutError`."""
         for form in self.forms:
@@ -448,13 +433,12 @@ class Layout:
         shapes = shapes_of(outputs)
         form, names = self.form(shapes, size, classes)
         try:
-            return form.decode({name: outputs[found] for name, found in names.items()}, size, classes, min_score)
+            with np.errstate(invalid="ignore"):  # NaN is counted later
+                raw = form.decode({name: outputs[found] for name, found in names.items()}, size, classes)
+                kept = np.flatnonzero(~(raw.scores < min_score))
+                return _numbered(raw.take(kept, None if form.suppressed else self.suppress_iou), classes)
         except LayoutError as error:
             raise LayoutError(f"layout {self.name}: {error}; outputs {shapes_text(shapes)}") from None
-
-    def suppresses(self, shapes: Shapes, size: Size, classes: int) -> float | None:
-        """Return the IoU of non-maximum suppression; None where the network has done it."""
-        return None if self.form(shapes, size, classes)[0].suppressed else self.suppress_iou
 
 
 _LETTERBOX = InputImage(*_UNIT, "centered")
@@ -501,20 +485,14 @@ def recognise(shapes: Shapes, size: Size, numbers: Callable[[Layout], Sequence[i
     Layouts with a certain form exclude the others; those of :data:`_TWINS` are left out. ``numbers``: of classes that a
     file of a layout may have; the first that fits is taken.
     """
-    found: list[tuple[bool, Layout, int]] = []
-    for layout in LAYOUTS.values():
-        fits = (
-            (form.certain, layout, number)
-            for number in (() if layout.name in _TWINS else numbers(layout))
-            for form in layout.forms
-            if form.tensors(shapes, size, number) is not None
-        )
-        found += [first for first in [next(fits, None)] if first is not None]
-    sure = [(layout, number) for certain, layout, number in found if certain]
+    able = [layout for layout in LAYOUTS.values() if layout.name not in _TWINS]
+    fits = [(layout, next(layout.fitting(shapes, size, numbers(layout)), None)) for layout in able]
+    found = [(layout, *fit) for layout, fit in fits if fit is not None]
+    sure = [(layout, number) for layout, form, number in found if form.certain]
     names = [layout.name for layout, _ in sure]
     if names == ["nanodet", "nanodet-plus"]:  # the released plus networks have four strides
         return sure[:1]
-    return sure or [(layout, number) for _, layout, number in found]
+    return sure or [(layout, number) for layout, _, number in found]
 
 
 # --------------------------------------------------------------------------------------------------------------------

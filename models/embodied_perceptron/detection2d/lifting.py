@@ -211,17 +211,13 @@ class Samples:
     """Surface points seen through pixels.
 
     Attributes:
-        uv: (K, 2) int64 pixels with a known surface.
         points_m: (K, 3) float64 world.
         depth_m: (K,) float64 along the optical axis.
-        cast: (K,) bool: the point is of the map, not of the depth image.
         row: (K,) int64 row of the requested pixels.
     """
 
-    uv: NDArray[np.int64]
     points_m: NDArray[np.float64]
     depth_m: NDArray[np.float64]
-    cast: NDArray[np.bool_]
     row: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -229,7 +225,7 @@ class Samples:
 
     def take(self, rows: NDArray[Any]) -> Samples:
         """Select samples by index or mask."""
-        return Samples(self.uv[rows], self.points_m[rows], self.depth_m[rows], self.cast[rows], self.row[rows])
+        return Samples(self.points_m[rows], self.depth_m[rows], self.row[rows])
 
 
 _EDGE_STEP_PX = 2
@@ -264,9 +260,7 @@ def see_surface(
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
     rays = np.stack([x, y, np.ones(len(uv))], axis=1)  # (K, 3) at depth 1, optical frame
     R, camera_m = T_world_camera[:3, :3], T_world_camera[:3, 3]
-    samples = Samples(
-        uv[rows], (rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], np.zeros(len(rows), dtype=bool), rows
-    )
+    samples = Samples((rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], rows)
     holes = np.flatnonzero(z == 0)
     if index is None or len(index.keys) == 0 or len(holes) == 0:
         return samples
@@ -278,10 +272,8 @@ def see_surface(
     hit_depth = (distance[hit] + 0.5 * index.voxel_size_m) / length[hit]
     hit_points = (rays[holes[hit]] * hit_depth[:, None]) @ R.T + camera_m
     return Samples(
-        np.concatenate([samples.uv, uv[holes[hit]]]),
         np.concatenate([samples.points_m, hit_points]),
         np.concatenate([samples.depth_m, hit_depth]),
-        np.concatenate([samples.cast, np.ones(len(hit_depth), dtype=bool)]),
         np.concatenate([rows, holes[hit]]),
     )
 
@@ -319,40 +311,21 @@ NO_SURFACE = "no_surface"  # too few pixels with depth
 NO_FOREGROUND = "no_foreground"  # nothing differs from the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
+_SIDE_SAMPLES = 24  # rays along the longer side of a box
+_BORDER = 0.06  # share of a box's half sides left out at each border, because boxes of detectors are loose
+_RING = 0.3  # width of the surroundings as a share of the box's sides
+_MASK_BORDER_PX = 2  # erosion of masks
+_RANGE_M = (0.2, 5.0)  # nearest and furthest depth used
+_MIN_POINTS = 10  # least number of surface points
+_MIN_SHARE = 0.2  # least centre-weighted share of points at a plausible height for the name
+_FLOOR_M = 0.05  # points lower above the floor are floor
+# tolerance around the surface under a small object: constant, and share of the depth (noise of structured light is
+# about 1 cm at 2 m)
+_SUPPORT_M, _SUPPORT_SHARE = 0.012, 0.004
+_MIN_PLAUSIBILITY = -4.0  # least log-plausibility of the box for its name
 _GOES_ON = 0.2  # weight of a part that goes on beside the box, where all do
 _DIRECTION_POINTS = 200
 _PROBES = 24
-
-
-@dataclass(frozen=True)
-class LiftRules:
-    """Parameters of lifting.
-
-    Attributes:
-        side_samples: rays along the longer side of a box.
-        border: share of a box's half sides left out at each border, because boxes of detectors are loose.
-        ring: width of the surroundings as a share of the box's sides.
-        mask_border_px: erosion of masks.
-        range_m: nearest and furthest depth used.
-        min_points: least number of surface points.
-        min_share: least centre-weighted share of points at a plausible height for the name.
-        floor_m: points lower above the floor are floor.
-        support_m, support_share: tolerance around the surface under a small object: constant, and share of the depth
-            (noise of structured light is about 1 cm at 2 m).
-        min_plausibility: least log-plausibility of the box for its name.
-    """
-
-    side_samples: int = 24
-    border: float = 0.06
-    ring: float = 0.3
-    mask_border_px: int = 2
-    range_m: tuple[float, float] = (0.2, 5.0)
-    min_points: int = 10
-    min_share: float = 0.2
-    floor_m: float = 0.05
-    support_m: float = 0.012
-    support_share: float = 0.004
-    min_plausibility: float = -4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,7 +374,6 @@ def lift_view(
     priors: ClassPriors,
     index: VoxelIndex | None = None,
     yaw_rad: float = 0.0,
-    rules: LiftRules | None = None,
 ) -> tuple[list[LiftedDetection], Counter[str]]:
     """Lift all detections of an image.
 
@@ -413,7 +385,6 @@ def lift_view(
         priors: size priors of names.
         index: of the map, for pixels without depth.
         yaw_rad: direction of the walls.
-        rules: see :class:`LiftRules`.
 
     Returns the lifted detections in order, and the number of others by reason.
 
@@ -424,19 +395,16 @@ def lift_view(
             f"detections of {found.camera!r} at {found.stamp_ns} do not belong to the image of "
             f"{frame.camera!r} at {frame.stamp_ns}"
         )
-    rules = rules if rules is not None else LiftRules()
     lifted: list[LiftedDetection] = []
     drops: Counter[str] = Counter()
     for row in range(len(found)):
         label = priors.canonical(found.labels[row])
         prior = priors.get(label)
         mask = None if found.masks is None else found.masks[row]
-        uv, inside, offset = sample_pixels(
-            found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask, rules
-        )
-        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, index, rules.range_m)
+        uv, inside, offset = sample_pixels(found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask)
+        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, index, _RANGE_M)
         within = inside[samples.row]
-        if np.count_nonzero(within) < rules.min_points:
+        if np.count_nonzero(within) < _MIN_POINTS:
             drops[NO_SURFACE] += 1
             continue
         sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
@@ -449,22 +417,15 @@ def lift_view(
                 drops[BAD_GEOMETRY] += 1
                 continue
         inner, ring = samples.take(within), samples.take(~within)
-        front, around_rows = foreground(
-            inner,
-            offset[samples.row[within]],
-            ring,
-            float(sides_px.max()) / focal,
-            floor_z_m,
-            prior,
-            rules,
-        )
+        angle = float(sides_px.max()) / focal
+        front, around_rows = foreground(inner, offset[samples.row[within]], ring, angle, floor_z_m, prior)
         points, around = inner.points_m[front], inner.points_m[around_rows]
-        if len(points) < rules.min_points:
+        if len(points) < _MIN_POINTS:
             drops[NO_FOREGROUND] += 1
             continue
         box = box_along(points, yaw_rad)  # the direction is fitted after views are joined
         plausibility = priors.log_plausibility(label, box, floor_z_m, whole=False)
-        if plausibility < rules.min_plausibility:
+        if plausibility < _MIN_PLAUSIBILITY:
             drops[BAD_GEOMETRY] += 1
             continue
         score = float(found.scores[row])
@@ -481,7 +442,7 @@ def lift_view(
                 found.boxes_px[row],
                 around,
                 known,
-                float(np.ptp(offset[inner.row[front]], axis=0).prod()) / (2 * (1 - rules.border)) ** 2,
+                float(np.ptp(offset[inner.row[front]], axis=0).prod()) / (2 * (1 - _BORDER)) ** 2,
             )
         )
     return lifted, drops
@@ -504,7 +465,7 @@ def sides_inside(box_px: NDArray[np.float64], width: int, height: int, margin_px
 
 
 def sample_pixels(
-    box_px: NDArray[np.float64], picture: tuple[int, int], mask: NDArray[np.bool_] | None, rules: LiftRules
+    box_px: NDArray[np.float64], picture: tuple[int, int], mask: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
     """Sample pixels of a box and of the ring around it.
 
@@ -513,16 +474,13 @@ def sample_pixels(
     """
     shrunk = np.zeros((0, 0), dtype=bool)
     if mask is not None:
-        size = 2 * rules.mask_border_px + 1
+        size = 2 * _MASK_BORDER_PX + 1
         shrunk = cv2.erode(mask.astype(np.uint8), np.ones((size, size), np.uint8)) > 0
     result: tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]] = _sample(
         box_px,
         np.array(picture),
         np.zeros((0, 0), dtype=bool) if mask is None else mask,
         shrunk,
-        rules.side_samples,
-        rules.border,
-        rules.ring,
     )
     return result
 
@@ -533,14 +491,11 @@ def _sample(
     picture: NDArray[np.int64],
     mask: NDArray[np.bool_],
     shrunk: NDArray[np.bool_],
-    side_samples: int,
-    border: float,
-    ring: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
     """Compiled :func:`sample_pixels`; an empty ``mask`` means none."""
     middle, half = (box_px[:2] + box_px[2:]) / 2, (box_px[2:] - box_px[:2]) / 2
-    step = max(1.0, 2 * max(half[0], half[1]) / side_samples)
-    reach = np.floor(half * (1 + 2 * ring) / step).astype(np.int64)  # steps to either side
+    step = max(1.0, 2 * max(half[0], half[1]) / _SIDE_SAMPLES)
+    reach = np.floor(half * (1 + 2 * _RING) / step).astype(np.int64)  # steps to either side
     axes = np.empty((2, 2 * reach.max() + 1), np.int64)
     count = np.zeros(2, np.int64)
     for axis in range(2):
@@ -558,7 +513,7 @@ def _sample(
         for column in range(count[0]):
             u, v = axes[0, column], axes[1, row]
             x, y = (u - middle[0]) / half[0], (v - middle[1]) / half[1]
-            within = abs(x) <= 1 - border and abs(y) <= 1 - border
+            within = abs(x) <= 1 - _BORDER and abs(y) <= 1 - _BORDER
             outside = abs(x) > 1 or abs(y) > 1
             if mask.size:
                 within = within and shrunk[v, u]
@@ -578,7 +533,6 @@ def foreground(
     angle: float,
     floor_z_m: float,
     prior: ClassPrior | None,
-    rules: LiftRules,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return rows of the points of the detected object, and of other points at a plausible height.
 
@@ -589,24 +543,23 @@ def foreground(
         angle: longer side of the box over the focal length; times depth it is a length in metres.
         floor_z_m: height of the floor.
         prior: size prior of the name.
-        rules: see :class:`LiftRules`.
     """
-    keep, beside = (_possible(samples.points_m, floor_z_m, prior, rules) for samples in (inner, ring))
+    keep, beside = (_possible(samples.points_m, floor_z_m, prior) for samples in (inner, ring))
     nothing = np.zeros(0, np.int64)
     possible = np.flatnonzero(keep)
-    if len(possible) < rules.min_points:
+    if len(possible) < _MIN_POINTS:
         return nothing, possible
     weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the centre of a box most often shows the object
-    if weight[keep].sum() < rules.min_share * weight.sum():
+    if weight[keep].sum() < _MIN_SHARE * weight.sum():
         return nothing, possible
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
     small = prior.small if prior is not None else angle * depth_m < 0.6
     if small:
-        keep, beside = _without_support(inner, ring, keep, depth_m, prior, rules)
+        keep, beside = _without_support(inner, ring, keep, depth_m, prior)
     rows = np.flatnonzero(keep)
-    if len(rows) < rules.min_points:
+    if len(rows) < _MIN_POINTS:
         return nothing, possible
-    spacing_m = angle * median(inner.depth_m[rows]) / rules.side_samples
+    spacing_m = angle * median(inner.depth_m[rows]) / _SIDE_SAMPLES
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
     shares = 1.0 / len(inner), 1.0 / max(len(ring), 1)
     rows = rows[_fitting_part(inner.points_m[rows], offset[rows], weight[rows], ring.points_m[beside], shares, cell_m)]
@@ -651,15 +604,13 @@ def _fitting_part(
     return np.asarray(parts[:n] == np.argmax(value))
 
 
-def _possible(
-    points_m: NDArray[np.float64], floor_z_m: float, prior: ClassPrior | None, rules: LiftRules
-) -> NDArray[np.bool_]:
+def _possible(points_m: NDArray[np.float64], floor_z_m: float, prior: ClassPrior | None) -> NDArray[np.bool_]:
     """Return (K,) True for points at a possible height for the name."""
     height_m = points_m[:, 2] - floor_z_m
-    keep = height_m > rules.floor_m
+    keep = height_m > _FLOOR_M
     if prior is not None:
-        if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
-            keep = height_m > -rules.floor_m
+        if prior.top_m[1] <= 3 * _FLOOR_M:  # carpets and mats are floor
+            keep = height_m > -_FLOOR_M
         keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
     return np.asarray(keep)
 
@@ -676,7 +627,6 @@ def _without_support(
     keep: NDArray[np.bool_],
     depth_m: float,
     prior: ClassPrior | None,
-    rules: LiftRules,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return (M,) the points above the level surface around a small object, on it for a flat object; and (R,) those of
     the ring above it."""
@@ -685,13 +635,13 @@ def _without_support(
     close = keep & (np.abs(inner.depth_m - depth_m) < 0.35)
     if level_m is None:
         return close, near
-    tolerance_m = rules.support_m + rules.support_share * depth_m
+    tolerance_m = _SUPPORT_M + _SUPPORT_SHARE * depth_m
     above = close & (inner.points_m[:, 2] > level_m + tolerance_m)
     beside = near & (ring.points_m[:, 2] > level_m + tolerance_m)
     on_it = close & (np.abs(inner.points_m[:, 2] - level_m) <= tolerance_m)
     if prior is not None and prior.flat and np.count_nonzero(above) < 0.5 * np.count_nonzero(on_it):
         return on_it | (above & (inner.points_m[:, 2] < level_m + 0.08)), beside
-    if np.count_nonzero(above) >= max(rules.min_points, 0.08 * np.count_nonzero(close)):
+    if np.count_nonzero(above) >= max(_MIN_POINTS, 0.08 * np.count_nonzero(close)):
         return np.asarray(above), beside
     return (on_it if prior is None else np.zeros(len(keep), dtype=bool)), beside
 

@@ -25,6 +25,7 @@ from embodied_perceptron.sensors.frame import RgbdFrame
 
 _WORDS_AT_ONCE = 24  # text encoders of detectors take a few hundred tokens
 MAX_WORDS = 400
+_MEMORY = 20  # recent views in the mean embedding of an object
 _MAX_REGIONS = 24  # best regions of an image that get an embedding
 _REGION_MARGIN = 0.1  # some context around a box helps recognition
 _SAFE: dict[str, Any] = {"trust_remote_code": False}
@@ -186,14 +187,10 @@ def mean_embedding(vectors: NDArray[np.float32], weight: NDArray[np.float64]) ->
 
 
 class ObjectEmbeddings:
-    """Running mean embedding of each object of the map, by id.
+    """Running mean embedding of each object of the map, by id, over about 20 recent views."""
 
-    Args:
-        memory: number of recent views in the mean, approximately.
-    """
-
-    def __init__(self, memory: int = 20) -> None:
-        self._memory = memory
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._mean: dict[int, NDArray[np.float32]] = {}
         self._views: dict[int, int] = {}
 
@@ -202,8 +199,9 @@ class ObjectEmbeddings:
 
     def clear(self) -> None:
         """Delete all embeddings."""
-        self._mean.clear()
-        self._views.clear()
+        with self._lock:
+            self._mean.clear()
+            self._views.clear()
 
     def update(
         self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
@@ -215,25 +213,26 @@ class ObjectEmbeddings:
             boxes: (M, 9) of detections.
             vectors: M unit vectors of (D,), None if unknown.
         """
-        alive = {o.id for o in objects}
-        for known in set(self._mean) - alive:
-            del self._mean[known], self._views[known]
-        for thing in objects:
-            if len(boxes) == 0:
-                break
-            apart = np.linalg.norm(boxes[:, :3] - thing.box[:3], axis=1)
-            nearest = int(np.argmin(apart))
-            vector = vectors[nearest]
-            if vector is None or apart[nearest] > max(0.1, 0.5 * float(thing.box[3:6].max())):
-                continue
-            views = min(self._views.get(thing.id, 0) + 1, self._memory)
-            old = self._mean.get(thing.id, np.zeros_like(vector))
-            mean = old + (vector - old) / views
-            self._mean[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32)
-            self._views[thing.id] = views
+        with self._lock:
+            alive = {o.id for o in objects}
+            for known in set(self._mean) - alive:
+                del self._mean[known], self._views[known]
+            for thing in objects:
+                if len(boxes) == 0:
+                    break
+                apart = np.linalg.norm(boxes[:, :3] - thing.box[:3], axis=1)
+                nearest = int(np.argmin(apart))
+                vector = vectors[nearest]
+                if vector is None or apart[nearest] > max(0.1, 0.5 * float(thing.box[3:6].max())):
+                    continue
+                views = min(self._views.get(thing.id, 0) + 1, _MEMORY)
+                old = self._mean.get(thing.id, np.zeros_like(vector))
+                mean = old + (vector - old) / views
+                self._mean[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32)
+                self._views[thing.id] = views
 
     def similarities(self, text: NDArray[np.float32]) -> dict[int, float]:
-        """Return the cosine of a (D,) text embedding with each object's embedding, by id."""
+        """Return the cosine of a (D,) text embedding with each object's embedding, by id. Needs the lock."""
         return {known: float(mean @ text) for known, mean in self._mean.items() if mean.shape == text.shape}
 
 
@@ -245,7 +244,7 @@ _MIN_SHARE = 0.5
 _MAX_TEXTS = 512
 
 
-class OpenVocabularyLabels:
+class OpenVocabularyLabels(ObjectEmbeddings):
     """Scores of words against the embeddings of the map's objects. Thread-safe.
 
     Args:
@@ -253,32 +252,16 @@ class OpenVocabularyLabels:
     """
 
     def __init__(self, encoder: RegionEncoder) -> None:
+        super().__init__()
         self._encoder = encoder
-        self._lock = threading.Lock()
-        self._objects = ObjectEmbeddings()
         self._texts: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-
-    def update(
-        self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
-    ) -> None:
-        """See :meth:`ObjectEmbeddings.update`."""
-        with self._lock:
-            self._objects.update(objects, boxes, vectors)
-
-    def clear(self) -> None:
-        """Start another map."""
-        with self._lock:
-            self._objects.clear()
-
-    def __len__(self) -> int:
-        return len(self._objects)
 
     def shares(self, noun: str, labels: Sequence[str]) -> dict[int, float]:
         """Return the softmax share of ``noun`` among it, ``labels`` and neutral words, by object id."""
         words = list(dict.fromkeys([noun, *labels, *_NEUTRAL]))
         vectors = self._encode(words)
         with self._lock:
-            columns = [self._objects.similarities(vector) for vector in vectors]
+            columns = [self.similarities(vector) for vector in vectors]
         result = {}
         for known in columns[0]:
             logits = _SHARPNESS * np.array([column[known] for column in columns])

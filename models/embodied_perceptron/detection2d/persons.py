@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.scheduler import LiftScheduler, LimitedCalls, SchedulerRules
+from embodied_perceptron.detection2d.scheduler import DetectorSlot, SchedulerRules
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -104,23 +103,6 @@ class _PersonLocation:
     stamp_ns: int
 
 
-@dataclass(frozen=True, eq=False)
-class _PersonDetector:
-    """A detector that knows people, with its schedule."""
-
-    detector: Detector
-    scheduler: LiftScheduler
-    calls: LimitedCalls[Detections2d] = field(default_factory=LimitedCalls)
-
-    def detect(self, frame: RgbdFrame, limited: bool) -> Detections2d:
-        """Run the detector. Raises its errors, and :class:`.TooLateError` past the time limit if ``limited``."""
-
-        def work() -> Detections2d:
-            return self.detector.detect(frame)[0]
-
-        return self.calls.call(work, self.scheduler.rules.limit_s) if limited else work()
-
-
 class PersonMask:
     """See the module docstring. Used by the fusion thread only.
 
@@ -137,9 +119,8 @@ class PersonMask:
     def __init__(self, makers: Sequence[Callable[[], Detector]], rules: PersonRules | None = None) -> None:
         self.rules = rules if rules is not None else PersonRules()
         self.live = False
-        detectors = [detector for detector in (make() for make in makers) if PERSON in detector.vocabulary]
-        schedule = SchedulerRules(limit_s=self.rules.limit_s)
-        self._detectors = [_PersonDetector(detector, LiftScheduler(schedule)) for detector in detectors]
+        slots = [DetectorSlot(PERSON, make, SchedulerRules(limit_s=self.rules.limit_s)) for make in makers]
+        self._detectors = [slot for slot in slots if PERSON in slot.vocabulary]
         self._turn = 0
         self._next_ns: dict[str, int] = {}  # by camera
         self._places: dict[str, list[_PersonLocation]] = {}
@@ -193,7 +174,7 @@ class PersonMask:
         due_ns = self._next_ns.get(frame.camera, now_ns)
         if not self._detectors or (now_ns < due_ns and due_ns - now_ns < 1_000_000_000):  # the clock may be set back
             return None
-        able = [d for d in self._detectors if not d.scheduler.disabled and d.calls.busy_s == 0]
+        able = [d for d in self._detectors if not d.scheduler.disabled and d.busy_s == 0]
         if not able:
             return None
         chosen = able[self._turn % len(able)]
@@ -203,7 +184,7 @@ class PersonMask:
         self._next_ns[frame.camera] = now_ns + period_ns
         began = time.perf_counter()
         try:
-            found = chosen.detect(frame, limited=self.live)
+            found, _ = chosen.detect(frame, None, limited=self.live)
         except Exception as error:  # a failing detector must not stop mapping
             scheduler.failed_with(error, now_ns, hopeless=isinstance(error, LayoutError))
             self._statistics.failures += 1

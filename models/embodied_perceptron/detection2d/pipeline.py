@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_within
 from embodied_perceptron.detection2d.association import (
     Candidate,
     FitCache,
@@ -28,10 +29,9 @@ from embodied_perceptron.detection2d.association import (
     sightings,
 )
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
-from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector, UnknownImageError
+from embodied_perceptron.detection2d.detectors import Detector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
-    DetectorBelief,
     FusionContext,
     Hypothesis,
     LiftedObject,
@@ -42,15 +42,15 @@ from embodied_perceptron.detection2d.fusion import (
     plausibilities,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, VoxelIndex, lift_view
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels, RegionEncoder, mean_embedding
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.scheduler import (
-    LiftScheduler,
+    DetectorSlot,
     LiftWorker,
-    LimitedCalls,
     SchedulerRules,
     TooLateError,
+    masks_fit,
 )
 from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, detector_priors
@@ -116,70 +116,18 @@ class LiftSettings:
     Attributes:
         min_probability: least probability of an object from detectors alone.
         stamp_tolerance_s: largest stamp difference of detections of other programs and their keyframe.
-        rules, schedule: of lifting and of the detectors.
+        schedule: of the detectors.
         detector_model: likelihoods of detections; None = the shipped model on photographs.
     """
 
     min_probability: float = 0.4
     stamp_tolerance_s: float = 0.005
-    rules: LiftRules = field(default_factory=LiftRules)
     schedule: SchedulerRules = field(default_factory=SchedulerRules)
     detector_model: DetectorModel | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_probability <= 1:
-            raise ValueError(f"min_probability must be in [0, 1], got {self.min_probability}")
-        if not self.stamp_tolerance_s >= 0:
-            raise ValueError(f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
-
-
-class DetectorSlot:
-    """A detector with its schedule and processed images; rebuilt after a failure. Used by the detecting thread.
-
-    Args:
-        source: name of the detector.
-        make: builds it.
-        rules: of its schedule.
-
-    Raises what ``make`` raises.
-    """
-
-    def __init__(self, source: str, make: Callable[[], Detector], rules: SchedulerRules) -> None:
-        self.source = source
-        self._make = make
-        self.detector: Detector | None = make()
-        self.vocabulary = self.detector.vocabulary
-        self.takes_words = isinstance(self.detector, OpenVocabularyDetector)
-        self.own_words: tuple[str, ...] = tuple(sorted(self.vocabulary))
-        self.scheduler = LiftScheduler(rules)
-        self._calls = LimitedCalls[tuple[Detections2d, Counter[str]]]()
-        self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it ran with
-
-    @property
-    def busy_s(self) -> float:
-        """Return for how long it has been busy with a timed-out image; 0 = it is not."""
-        return self._calls.busy_s
-
-    def detect(self, frame: RgbdFrame, words: Sequence[str] | None, limited: bool) -> tuple[Detections2d, Counter[str]]:
-        """Run :meth:`.Detector.detect`, after rebuilding a failed detector. Raises its errors, and
-        :class:`.TooLateError` past its time limit if ``limited``."""
-
-        def run() -> tuple[Detections2d, Counter[str]]:
-            if self.detector is None:
-                self.detector = self._make()
-                self.set_words(words)
-            return self.detector.detect(frame)
-
-        found, drops = self._calls.call(run, self.scheduler.rules.limit_s) if limited else run()
-        _check_belongs(found, frame)
-        return found, drops
-
-    def set_words(self, words: Sequence[str] | None) -> None:
-        """Set the words to detect in addition to its own."""
-        detector: object = self.detector
-        if isinstance(detector, OpenVocabularyDetector) and words is not None:
-            detector.look_for((*self.own_words, *words))
-            self.vocabulary = detector.vocabulary
+        require_within(self, 0, 1, "min_probability")
+        require_at_least(self, 0, "stamp_tolerance_s")
 
 
 class DetectionLift:
@@ -218,9 +166,6 @@ class DetectionLift:
         self.priors = priors if priors is not None else detector_priors()
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
-        self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = (
-            WeakKeyDictionary()
-        )  # detectors whose detections have embeddings
         self._words: tuple[str, ...] | None = None  # of queries
         self._asked = 0  # number of changes of the words
         makers = make_detector if isinstance(make_detector, Mapping) else {ANY_DETECTOR: make_detector}
@@ -235,31 +180,15 @@ class DetectionLift:
         self.detector_model = shipped_detector_model().on_photographs() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of state shared by the detector's thread, add() and detect()
-        self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
-        self._pending: list[Keyframe] = []
-        self._unembedded: list[Keyframe] = []
-        self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
-        self._cameras: set[str] = set()
         self._statistics = LiftStatistics(state="running" if self._slots else "none")
-        self._lifted: WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedDetection]]]] = (
-            WeakKeyDictionary()
-        )
         self._floor_z_m: float | None = None
-        self._shapes = np.zeros((0, 9))
-        self._shapes_cut = False  # computed since the last renewal
-        self._surface: MapSurface | None = None  # of the map then
+        self._surface: MapSurface | None = None  # of the map at the last renewal
         self._yaw_rad = 0.0
-        self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
-        self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
-        self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
-        self._completed: dict[_Known, LiftedObject] = {}  # of the last call
         self._completed_with: Mapping[str, frozenset[str]] = {}
-        self.lifted_objects: tuple[LiftedObject, ...] = ()
-        self.hypotheses: list[Hypothesis] = []
         self.can_name = True
-        self.objects: tuple[LiftedObject, ...] = ()
         self._detected: tuple[tuple[LiftedObject, ...], Detections] | None = None
+        self.forget()
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
 
@@ -336,21 +265,29 @@ class DetectionLift:
     def forget(self) -> None:
         """Start another map: delete all detections."""
         with self._lock:
-            self._found.clear()
+            self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
             for slot in self._slots:
                 slot.asked_of.clear()
-            self._waiting.clear()
-            self._pending, self._unembedded = [], []
-            self._cameras.clear()
-            self._embedded.clear()
+            self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
+            self._pending: list[Keyframe] = []
+            self._unembedded: list[Keyframe] = []
+            self._cameras: set[str] = set()
+            # detectors whose detections have embeddings
+            self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = WeakKeyDictionary()
         if self.persons is not None:
             self.persons.forget()
         if self.looks is not None:
             self.looks.clear()
-        self._lifted.clear()
-        self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
-        self._completed = {}
-        self.views, self.lifted_objects, self.objects, self.hypotheses = (), (), (), []
+        self._lifted: _Lifted = WeakKeyDictionary()
+        self._shapes, self._shapes_cut = np.zeros((0, 9)), False  # computed since the last renewal
+        self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
+        self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
+        self._completed: dict[_Known, LiftedObject] = {}  # of the last call
+        self._found_in_views: Sequence[Detections2d] = ()
+        self.views: tuple[LiftedView, ...] = ()
+        self.lifted_objects: tuple[LiftedObject, ...] = ()
+        self.objects: tuple[LiftedObject, ...] = ()
+        self.hypotheses: list[Hypothesis] = []
 
     @property
     def floor_z_m(self) -> float:
@@ -441,16 +378,16 @@ class DetectionLift:
             self._floor_z_m = floor_z_m
             self._lifted.clear()
         state = tuple(id(part) for keyframe, _, found in known for part in (keyframe, found)), len(snapshot)
-        if self._unchanged(state):
+        last = self._state
+        if last is not None and state[0] == last[0] and abs(state[1] - last[1]) <= _SAME_VOXELS * last[1]:
             return
         self._state = state
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
         index = VoxelIndex.of(snapshot)
-        renew = self._map_changed(len(known), len(snapshot))
-        if renew:
+        if self._map_changed(len(known), len(snapshot)):
             self._yaw_rad = scene.manhattan.yaw_rad
             self._shapes_cut = False
-        self._lift(known, index, self._yaw_rad)
+        self._lift(known, index)
         self.views = tuple(
             LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1]) for k, source, _ in known
         )
@@ -459,9 +396,8 @@ class DetectionLift:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
             self._surface = MapSurface(snapshot)
             self._completed = {}
-        found, vocabularies = [found for *_, found in known], self._vocabularies()
-        lifted = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
-        self.lifted_objects = _distinct(lifted, 0.0, one_name=True)
+        self._found_in_views = [found for *_, found in known]
+        self.lifted_objects = _distinct(self._complete_all(candidates), 0.0, one_name=True)
         self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
@@ -478,11 +414,6 @@ class DetectionLift:
             )
             self._detected = self.objects, detections
         return self._detected[1]
-
-    def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
-        if self._state is None or state[0] != self._state[0]:
-            return False
-        return abs(state[1] - self._state[1]) <= _SAME_VOXELS * self._state[1]
 
     def _detect_one(self, now_ns: int) -> bool:
         """Run the next detector on its newest unprocessed image; return False if none could run."""
@@ -584,52 +515,39 @@ class DetectionLift:
         with self._lock:
             self._cameras.update(k.frame.camera for k in keyframes)
             newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
-            stamps: dict[str, list[int]] = {}
-            for k in keyframes:
-                stamps.setdefault(k.frame.camera, []).append(k.frame.stamp_ns)
             tolerance_ns = int(self.settings.stamp_tolerance_s * 1e9)
-            for key in list(self._waiting):
-                camera, stamp_ns = key
-                near = [
-                    k
-                    for k in keyframes
-                    if k.frame.camera == camera and abs(k.frame.stamp_ns - stamp_ns) <= tolerance_ns
-                ]
-                if near:
-                    frame = min(near, key=lambda k: abs(k.frame.stamp_ns - stamp_ns)).frame
-                    found = self._waiting.pop(key)
-                    if not _masks_fit(found, frame):
-                        self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
-                        continue
-                    self._found.setdefault(frame, {})[ANY_DETECTOR] = replace(
-                        found, camera=frame.camera, stamp_ns=frame.stamp_ns
-                    )
-                    self._count(found, Counter())
+            for (camera, stamp_ns), found in list(self._waiting.items()):
+                frames = [k.frame for k in keyframes if k.frame.camera == camera]
+                stamps = [frame.stamp_ns for frame in frames] or [stamp_ns]
+                frame = min(frames, key=lambda f: abs(f.stamp_ns - stamp_ns), default=None)
+                reason = None
+                if frame is not None and abs(frame.stamp_ns - stamp_ns) <= tolerance_ns:
+                    if masks_fit(found, frame):
+                        own = replace(found, camera=camera, stamp_ns=frame.stamp_ns)
+                        self._found.setdefault(frame, {})[ANY_DETECTOR] = own
+                        self._count(found, Counter())
+                    else:
+                        reason = OTHER_SIZE
                 elif camera not in self._cameras and keyframes:
-                    self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
-                elif camera in stamps and stamp_ns < min(stamps[camera]):
-                    self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
-                elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
-                    # keyframes of a camera arrive in order
-                    self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
+                    reason = UNKNOWN_CAMERA
+                elif stamp_ns < min(stamps):
+                    reason = TOO_LATE
+                elif stamp_ns < max(stamps) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                    reason = NO_KEYFRAME  # keyframes of a camera arrive in order
+                else:
+                    continue
+                del self._waiting[camera, stamp_ns]
+                if reason is not None:
+                    self._statistics.dropped[reason] += max(1, len(found))
 
-    def _lift(self, known: Sequence[tuple[Keyframe, str, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
-        assert self._floor_z_m is not None
+    def _lift(self, known: Sequence[tuple[Keyframe, str, Detections2d]], index: VoxelIndex) -> None:
         for keyframe, source, found in known:
             of_keyframe = self._lifted.setdefault(keyframe, {})
             if source in of_keyframe and of_keyframe[source][0] is found:
                 continue
             began = time.perf_counter()
-            lifted, drops = lift_view(
-                found,
-                keyframe.frame,
-                keyframe.T_world_camera,
-                self._floor_z_m,
-                self.priors,
-                index,
-                yaw_rad,
-                self.settings.rules,
-            )
+            pose = keyframe.T_world_camera
+            lifted, drops = lift_view(found, keyframe.frame, pose, self.floor_z_m, self.priors, index, self._yaw_rad)
             of_keyframe[source] = found, lifted
             with self._lock:
                 self._statistics.lifted += len(lifted)
@@ -645,43 +563,32 @@ class DetectionLift:
         self._renewed = (pictures, voxels)
         return True
 
-    def _complete_all(
-        self,
-        candidates: Sequence[Candidate],
-        floor_z_m: float,
-        found: Sequence[Detections2d],
-        vocabularies: Mapping[str, frozenset[str]],
-    ) -> tuple[LiftedObject, ...]:
+    def _complete_all(self, candidates: Sequence[Candidate]) -> tuple[LiftedObject, ...]:
         """Complete candidates; unchanged ones are cached and only their view numbers change."""
+        vocabularies = self._vocabularies()
         if vocabularies != self._completed_with:
             self._completed, self._completed_with = {}, vocabularies
         done: dict[_Known, LiftedObject] = {}
         objects = []
         for candidate in candidates:
-            key = _known(candidate, floor_z_m)
+            key = _known(candidate, self.floor_z_m)
             known = None if self.encoder is not None else self._completed.get(key)
-            if known is None:
-                known = self._complete(candidate, floor_z_m, found, vocabularies)
-            objects.append(replace(known, candidate=candidate))
+            objects.append(self._complete(candidate) if known is None else replace(known, candidate=candidate))
             done[key] = objects[-1]
         self._completed = done
         return tuple(objects)
 
-    def _complete(
-        self,
-        candidate: Candidate,
-        floor_z_m: float,
-        found: Sequence[Detections2d],
-        vocabularies: Mapping[str, frozenset[str]],
-    ) -> LiftedObject:
-        evidence = evidence_of([candidate], vocabularies)
+    def _complete(self, candidate: Candidate) -> LiftedObject:
+        """Complete the box of a candidate, and infer its name and probability from detectors alone."""
+        floor_z_m, evidence = self.floor_z_m, evidence_of([candidate], self._completed_with)
 
-        def belief_in(box: NDArray[np.float64]) -> DetectorBelief:
+        def alone(box: NDArray[np.float64]) -> tuple[Hypothesis, str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            return DetectorBelief(evidence, plausibility, self.detector_model.posterior(None, evidence, plausibility))
+            posterior = self.detector_model.posterior(None, evidence, plausibility)
+            own = Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, plausibility, posterior)
+            return own, *_likeliest(posterior)
 
-        belief = belief_in(candidate.box)
-        label, _ = _likeliest(belief.posterior)
+        hypothesis, label, probability = alone(candidate.box)
         prior = self.priors.get(label)
         members = [self.views[v].lifted[i] for v, i in candidate.members]
         of = [self.views[v] for v, _ in candidate.members]
@@ -700,20 +607,18 @@ class DetectionLift:
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))
         if box is not candidate.box:
-            belief = belief_in(box)
-        _, probability = _likeliest(belief.posterior)
-        embedding = self._embedding(candidate, found)
-        return LiftedObject(candidate, box, trusted, label, belief, probability, by_shape, embedding)
+            hypothesis, _, probability = alone(box)
+        embedding = self._embedding(candidate)
+        return LiftedObject(candidate, box, trusted, label, hypothesis, probability, by_shape, embedding)
 
-    def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
+    def _embedding(self, candidate: Candidate) -> NDArray[np.float32] | None:
         """Return the mean embedding of a candidate's views, weighted by scores."""
         vectors, weights = [], []
         for v, i in candidate.members:
-            row = self.views[v].lifted[i].row
-            embeddings = found[v].embeddings
-            if embeddings is not None:
-                vectors.append(embeddings[row])
-                weights.append(found[v].scores[row])
+            row, found = self.views[v].lifted[i].row, self._found_in_views[v]
+            if found.embeddings is not None:
+                vectors.append(found.embeddings[row])
+                weights.append(found.scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
 
 
@@ -724,6 +629,7 @@ def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
 
 
 _Known = tuple[object, ...]
+_Lifted = WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedDetection]]]]
 
 
 def _known(candidate: Candidate, floor_z_m: float) -> _Known:
@@ -731,21 +637,6 @@ def _known(candidate: Candidate, floor_z_m: float) -> _Known:
     reported = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
     missed = tuple(sorted(candidate.missed.items()))
     return id(candidate.points_m), id(candidate.box), reported, missed, candidate.whole, floor_z_m
-
-
-def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
-    """Raise :class:`LayoutError` unless the detections are of the given frame."""
-    if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
-        raise LayoutError(
-            f"detections of {found.camera!r} at {found.stamp_ns} for an image of {frame.camera!r} at {frame.stamp_ns}"
-        )
-    if not _masks_fit(found, frame):
-        assert found.masks is not None
-        raise LayoutError(f"masks have the shape {found.masks.shape[1:]}, the image {frame.depth_m.shape}")
-
-
-def _masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
-    return found.masks is None or found.masks.shape[1:] == frame.depth_m.shape
 
 
 def _distinct(

@@ -1,19 +1,26 @@
 """Scheduling of 2-D detectors: newest keyframe first, at a bounded rate, with retries after failures.
 
 :class:`LiftScheduler` has neither clock nor thread: a replay passes the recording's stamps, a test its own.
-:class:`LiftWorker` is the thread for live use.
+:class:`DetectorSlot` is a detector with its schedule, :class:`LiftWorker` the thread for live use.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
+from embodied_perceptron.config import require_at_least, require_positive
+from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
+from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.sensors.frame import RgbdFrame
 
 _NS = 1_000_000_000
 ResultT = TypeVar("ResultT")
@@ -40,16 +47,8 @@ class SchedulerRules:
     limit_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.max_rate_hz > 0:
-            raise ValueError(f"max_rate_hz must be positive, got {self.max_rate_hz}")
-        if self.burst < 1:
-            raise ValueError(f"burst must be positive, got {self.burst}")
-        if not self.retry_s >= 0:
-            raise ValueError(f"retry_s must not be negative, got {self.retry_s}")
-        if self.max_failures < 1:
-            raise ValueError(f"max_failures must be positive, got {self.max_failures}")
-        if not self.limit_s > 0:
-            raise ValueError(f"limit_s must be positive, got {self.limit_s}")
+        require_positive(self, "max_rate_hz", "burst", "max_failures", "limit_s")
+        require_at_least(self, 0, "retry_s")
 
 
 class LiftScheduler:
@@ -155,6 +154,70 @@ class LimitedCalls(Generic[ResultT]):
         if failed:
             raise failed[0]
         return done[0]
+
+
+class DetectorSlot:
+    """A detector with its schedule and processed images; rebuilt after a failure. Used by the detecting thread.
+
+    Args:
+        source: name of the detector.
+        make: builds it.
+        rules: of its schedule.
+
+    Raises what ``make`` raises.
+    """
+
+    def __init__(self, source: str, make: Callable[[], Detector], rules: SchedulerRules) -> None:
+        self.source = source
+        self._make = make
+        self.detector: Detector | None = make()
+        self.vocabulary = self.detector.vocabulary
+        self.takes_words = isinstance(self.detector, OpenVocabularyDetector)
+        self.own_words: tuple[str, ...] = tuple(sorted(self.vocabulary))
+        self.scheduler = LiftScheduler(rules)
+        self._calls = LimitedCalls[tuple[Detections2d, Counter[str]]]()
+        self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it ran with
+
+    @property
+    def busy_s(self) -> float:
+        """Return for how long it has been busy with a timed-out image; 0 = it is not."""
+        return self._calls.busy_s
+
+    def detect(self, frame: RgbdFrame, words: Sequence[str] | None, limited: bool) -> tuple[Detections2d, Counter[str]]:
+        """Run :meth:`.Detector.detect`, after rebuilding a failed detector. Raises its errors, and
+        :class:`.TooLateError` past its time limit if ``limited``."""
+
+        def run() -> tuple[Detections2d, Counter[str]]:
+            if self.detector is None:
+                self.detector = self._make()
+                self.set_words(words)
+            return self.detector.detect(frame)
+
+        found, drops = self._calls.call(run, self.scheduler.rules.limit_s) if limited else run()
+        _check_belongs(found, frame)
+        return found, drops
+
+    def set_words(self, words: Sequence[str] | None) -> None:
+        """Set the words to detect in addition to its own."""
+        if isinstance(self.detector, OpenVocabularyDetector) and words is not None:
+            self.detector.look_for((*self.own_words, *words))
+            self.vocabulary = self.detector.vocabulary
+
+
+def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
+    """Raise :class:`LayoutError` unless the detections are of the given frame."""
+    if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
+        raise LayoutError(
+            f"detections of {found.camera!r} at {found.stamp_ns} for an image of {frame.camera!r} at {frame.stamp_ns}"
+        )
+    if not masks_fit(found, frame):
+        assert found.masks is not None
+        raise LayoutError(f"masks have the shape {found.masks.shape[1:]}, the image {frame.depth_m.shape}")
+
+
+def masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
+    """Return False for detections with masks of another size than the image."""
+    return found.masks is None or found.masks.shape[1:] == frame.depth_m.shape
 
 
 class LiftWorker:

@@ -55,9 +55,8 @@ class CocoImage:
 
 @dataclass(frozen=True, eq=False)
 class CocoFile:
-    """Contents of a file: its path, images in their order, and the names of its categories."""
+    """Contents of a file: images in their order, and the names of its categories."""
 
-    path: Path
     images: tuple[CocoImage, ...]
     names: tuple[str, ...]
 
@@ -87,7 +86,7 @@ def read_coco(path: str | Path) -> CocoFile:
         images = tuple(_image(image, of_image[image["id"]], names) for image in data["images"])
     except (ValueError, TypeError) as error:
         raise RecordingError(f"{path}: {error}") from error
-    return CocoFile(path, images, tuple(names.values()))
+    return CocoFile(images, tuple(names.values()))
 
 
 def _id(entry: Any, where: str, key: str = "id") -> int:
