@@ -79,9 +79,7 @@ class Graphed(nn.Module):
             return self._function(given)
         key = given.shape, given.dtype, given.device, torch.is_autocast_enabled(given.device.type)
         with self._lock:
-            if key not in self._recorded:
-                if self._recordings >= _MOST_RECORDINGS:
-                    return self._function(given)
+            if key not in self._recorded and self._recordings < _MOST_RECORDINGS:
                 self._recordings += 1
                 while len(self._recorded) >= _MOST_SHAPES:
                     del self._recorded[next(iter(self._recorded))]
@@ -93,8 +91,9 @@ class Graphed(nn.Module):
                 except RuntimeError as error:
                     self.fault = " ".join(str(error).strip().splitlines()[:1])
                     log.warning("no CUDA graph can be recorded (%s): operations run one by one", self.fault)
-                    return self._function(given)
-            own, result, replay = self._recorded[key]
-            own.copy_(given)
-            replay()
-            return result.clone()
+            if key in self._recorded:
+                own, result, replay = self._recorded[key]
+                own.copy_(given)
+                replay()
+                return result.clone()
+        return self._function(given)
