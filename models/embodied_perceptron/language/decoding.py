@@ -116,6 +116,8 @@ class Decoder:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
         self.graph = _about_target(_moved(graph, words, self.labels), words)
+        kept = (t for t in self.graph.predicates if not (t.name.startswith("own-") and self._is_part(t.last)))
+        self.graph = replace(self.graph, predicates=tuple(kept))  # "the table's left leg" is no side of the table
         self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
         self._described: set[int] = set()
@@ -313,6 +315,11 @@ class Decoder:
         told = {*self._words_of(number), *(self.texts if any(c.amount_m for c in constraints) else ())}
         return not told.isdisjoint(_WHATEVER)
 
+    def _is_part(self, position: int) -> bool:
+        """Whether a part of an object is named at a position."""
+        word = "".join(self.texts[position : position + 1])
+        return word not in self.labels and not _PARTS.isdisjoint((word, singular(word)))
+
     def _no_object(self, number: int, phrase: ObjectPhrase, own: Sequence[Predicate]) -> str:
         """Why the target is no object: a part of one, or what belongs to one; empty for an object."""
         if phrase.noun in _WHOLE_PARTS and phrase.noun not in self.labels:
@@ -330,7 +337,7 @@ class Decoder:
         alike = {t.first for t in own if t.name == "same-colour"}  # "of the same colour as"
         for k in (k for k, word in enumerate(texts) if word == "of" and k and k not in alike):
             part, whole = texts[k - 1], self._mentions(k + 1, k + 1 + _WHOLE_REACH)
-            is_part = {part, singular(part)} & _PARTS and part not in self.labels
+            is_part = self._is_part(k - 1)
             if k - 1 in meant and is_part and whole:
                 return part, whole[0].noun
             named = next((m for m in whole if meant & {k + 1 + m.last - 1} and m.last <= _REACH), None)

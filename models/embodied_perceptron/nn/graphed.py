@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -52,10 +54,18 @@ class Graphed(nn.Module):
     def __init__(self, function: Function) -> None:
         super().__init__()
         self.fault = ""
-        self._function = function
+        # an owner that holds its graph must not be held by it: a network is freed as soon as nobody uses it
+        self._method = weakref.WeakMethod(function) if inspect.ismethod(function) else None
+        self._plain = None if self._method else function
         self._lock = threading.Lock()  # held while launching, not while the device computes
         self._recorded: dict[tuple[Any, ...], tuple[Tensor, Tensor, Replay]] = {}
         self._recordings = 0
+
+    @property
+    def _function(self) -> Function:
+        function = self._plain if self._method is None else self._method()
+        assert function is not None  # whoever calls it holds its owner
+        return function
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are without the graphs; the function is that of the copied owner."""

@@ -1156,7 +1156,8 @@ class ObjectMap:
         """Log-odds that a missed object loses per second; more where found objects explain its box (``covered``: the
         share that they fill) or its motion."""
         existence = self.config.existence
-        if any(other.begun_ns > track.begun_ns and track.odds_as(other) > 0.0 for other in others):
+        newer = (other for other in others if other.begun_ns > track.begun_ns and other.label == track.label)
+        if track.label != UNNAMED and any(track.odds_as(other) > 0.0 for other in newer):
             return existence.miss_log_odds_per_s * existence.moved_miss_factor
         explained = covered >= existence.explained_share
         return existence.miss_log_odds_per_s * (existence.explained_miss_factor if explained else 1.0)

@@ -160,7 +160,6 @@ CUP = ("cup", [100.0, 100.0, 140.0, 140.0], 0.9)
         ([("cup", [400.0, 0.0, 500.0, 90.0], 0.9)] * 3, 0, OPTICAL, "outside_of_image", 3),
         ([("cup", [0.0, 0.0, 50.0, 50.0], 1.5)], 0, OPTICAL, "score_out_of_range", 1),
         ([("", [0.0, 0.0, 50.0, 50.0], 0.9)], 0, OPTICAL, "no_label", 1),
-        ([("4711", [0.0, 0.0, 50.0, 50.0], 0.9)], 0, OPTICAL, "no_label", 1),
         ([CUP] * 150, 0, OPTICAL, "too_many", 50),
         ([CUP] * 10_000, 0, OPTICAL, "too_many_in_message", 10_000),
         ([CUP, CUP], 0, "another_camera", "unknown_camera", 2),
