@@ -152,6 +152,17 @@ def test_whole_neighbourhoods_are_multiplied_as_offsets_are(
         assert_same_with_gradients(whole, by_offsets, [source, kernel], seed)
 
 
+def test_no_sites_give_gradients_of_zero() -> None:
+    feats, kernel = torch.ones(4, 3, requires_grad=True), torch.ones(8, 3, 2, requires_grad=True)
+    nowhere = KernelMap(4, 0, None, sources=torch.zeros(0, 8, dtype=torch.int32))
+    nowhere.transposed = KernelMap(0, 4, None, sources=torch.zeros(4, 8, dtype=torch.int32))
+    out = _WholeConvolution.apply(feats, kernel, nowhere, None)
+    (grad,) = torch.autograd.grad(out.sum(), [kernel])
+    assert out.shape == (0, 2)
+    assert grad.shape == kernel.shape
+    assert not grad.any()
+
+
 def test_under_autocast_halves_are_multiplied_and_gradients_keep_their_precision() -> None:
     x = random_tensor(3, 300, 8, dtype=torch.float32)
     layers = torch.nn.Sequential(SparseConv(8, 8), SparseConv(8, 8, 3, 2), SparseTransposedConv(8, 4))

@@ -236,11 +236,13 @@ class _WholeConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed.sources)
         if ctx.needs_input_grad[1]:
-            tiles = _gathered_tiles(feats, kernel_map.sources)
-            first, *others = [gathered.t() @ grad_out[rows] for rows, gathered in tiles]
-            for other in others:  # float32 sums of 16-bit products
-                first = first.to(torch.promote_types(torch.float32, first.dtype)) + other
-            grad_kernel = first.to(kernel.dtype).reshape(kernel.shape)
+            total: torch.Tensor | None = None
+            for rows, gathered in _gathered_tiles(feats, kernel_map.sources):  # one product at a time is in memory
+                product = gathered.t() @ grad_out[rows]
+                if total is not None:  # float32 sums of 16-bit products
+                    product = total.to(torch.promote_types(torch.float32, total.dtype)) + product
+                total = product
+            grad_kernel = torch.zeros_like(kernel) if total is None else total.to(kernel.dtype).view(kernel.shape)
         return grad_feats, grad_kernel, None, grad_bias
 
 
