@@ -298,8 +298,8 @@ class Decoder:
 
     def _unread(self, number: int, own: Sequence[Predicate]) -> tuple[str, ...]:
         """Words about the target that the map cannot check: "the velvet chair"."""
-        told = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
-        words = [word for t in told for word in self._tokens(t)] + self._beside_noun(number)
+        attributes = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
+        words = [word for t in attributes for word in self._tokens(t)] + self._beside_noun(number)
         return tuple(word for word in words if word not in word_set("adjectives") and word not in _STATES)
 
     def _count_before(self, number: int) -> float | None:
@@ -312,8 +312,8 @@ class Decoder:
         """Whether a target without a noun is described: "anything red", "the one by the door"; not "it is red"."""
         if number == NO_ENTITY or any(c.anchors for c in constraints):
             return True
-        told = {*self._words_of(number), *(self.texts if any(c.amount_m for c in constraints) else ())}
-        return not told.isdisjoint(_WHATEVER)
+        said = {*self._words_of(number), *(self.texts if any(c.amount_m for c in constraints) else ())}
+        return not said.isdisjoint(_WHATEVER)
 
     def _is_part(self, position: int) -> bool:
         """Whether a part of an object is named at a position."""
@@ -508,11 +508,11 @@ class Decoder:
         """A size, a height above the floor, or a distance that is more or less than a length."""
         more = _COMPARED[t.name]
         after = [word for a in amounts for word in self.texts[a.last : a.last + _REACH]]
-        told = [*self._tokens(t), *(w for a in amounts for w in (*self._tokens(a), *self.texts[a.last : a.last + 1]))]
+        said = [*self._tokens(t), *(w for a in amounts for w in (*self._tokens(a), *self.texts[a.last : a.last + 1]))]
         if not _FLOORS.isdisjoint(after):  # "more than a metre off the floor"
             return Constraint("larger" if more else "smaller", value="elevation")
-        if not anchors and (t.name in ("larger", "smaller") or not _TALL.isdisjoint(told)):  # "less than 3 feet tall"
-            return Constraint("larger" if more else "smaller", value=_axis(told) or "length")
+        if not anchors and (t.name in ("larger", "smaller") or not _TALL.isdisjoint(said)):  # "less than 3 feet tall"
+            return Constraint("larger" if more else "smaller", value=_axis(said) or "length")
         words = self.texts[max(0, min(a.first for a in (t, *amounts)) - 2) : t.last]
         if not more and anchors and _AT_MOST.isdisjoint(words) and not _FROM.isdisjoint(self._tokens(t)):
             return Constraint("distance", anchors)  # "two metres from the door"

@@ -55,16 +55,15 @@ class Graphed(nn.Module):
         super().__init__()
         self.fault = ""
         # an owner that holds its graph must not be held by it: a network is freed as soon as nobody uses it
-        self._method = weakref.WeakMethod(function) if inspect.ismethod(function) else None
-        self._plain = None if self._method else function
+        self._held = weakref.WeakMethod(function) if inspect.ismethod(function) else lambda: function
         self._lock = threading.Lock()  # held while launching, not while the device computes
         self._recorded: dict[tuple[Any, ...], tuple[Tensor, Tensor, Replay]] = {}
         self._recordings = 0
 
     @property
     def _function(self) -> Function:
-        function = self._plain if self._method is None else self._method()
-        assert function is not None  # whoever calls it holds its owner
+        function = self._held()
+        assert function is not None  # its caller holds the owner
         return function
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -105,14 +105,14 @@ def test_names_corrections_and_questions(tmp_path, monkeypatch):
         said = "\n".join(answer_lines(answer))
         assert said.startswith("FOUND")
         assert "'Anna's <b>crate</b>'" in said.replace('"', "'")
-        told = answer_as_dict(answer)
-        assert (told["status"], told["candidates"][0]["id"]) == ("FOUND", number)
-        assert told["user_name"] == "Anna's <b>crate</b>"
-        assert 0.3 < told["distance"] < 3.0
+        answered = answer_as_dict(answer)
+        assert (answered["status"], answered["candidates"][0]["id"]) == ("FOUND", number)
+        assert answered["user_name"] == "Anna's <b>crate</b>"
+        assert 0.3 < answered["distance"] < 3.0
         code, said, _ = ask(domain, "the elephant", "--json")
-        told = json.loads(said)
-        assert (code, told["status"], told["approach"]) == (1, "INVALID", None)  # nothing has names here
-        assert told["candidates"] == []
+        answered = json.loads(said)
+        assert (code, answered["status"], answered["approach"]) == (1, "INVALID", None)  # nothing has names here
+        assert answered["candidates"] == []
 
         path = tmp_path / "home.safetensors"
         wrong = CorrectObject.Request(id="Anna's <b>crate</b>", label="crate")
