@@ -265,7 +265,8 @@ class ObjectState:
 
 
 class EventKind:
-    """Kinds of events. ``FOUND``: seen for the first time, with its place; no event of the world."""
+    """Kinds of events. ``FOUND``: seen for the first time, with its place; no event of the world. ``SENTENCE``: a
+    standing sentence is FOUND, for the first time or with another answer; no event of a history."""
 
     FOUND = "found"
     APPEARED = "appeared"
@@ -274,6 +275,7 @@ class EventKind:
     RETURNED = "returned"
     RENAMED = "renamed"
     STATE = "state"
+    SENTENCE = "sentence"
     ALL = (FOUND, APPEARED, MOVED, LEFT, RETURNED, RENAMED, STATE)
 
 
@@ -360,10 +362,10 @@ class ObjectEvent:
     Attributes:
         stamp_ns: time of the map.
         kind: one of :class:`EventKind`, not FOUND.
-        id: of the object.
+        id: of the object; of SENTENCE, of the best answer, 0 = none.
         before, after: the object; None = it was not, or is not, there.
         confidence: probability that this is right.
-        reason: why it is believed.
+        reason: why it is believed; of SENTENCE, the sentence.
         formerly: id under which a moved or returned object was published until now; 0 = none.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.object_scenes import A, world
+from support.object_scenes import A, found, ids, world
 from support.scenario_world import World, block, chair, couch, table
 from support.scenarios import Robot
 
@@ -19,6 +19,8 @@ from embodied_perceptron.scene.identity import Appearance, last_seen, match
 from embodied_perceptron.scene.live_map import saw_through
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.sensors.frame import RgbdFrame
+
+SECOND = 1_000_000_000
 
 
 def room(*things):
@@ -109,6 +111,24 @@ def test_object_that_is_put_down_while_its_old_place_is_out_of_view():
     again = ObjectMap(robot.objects.config)
     again.load_json(robot.objects.to_json())
     assert again.to_json() == robot.objects.to_json()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_object_whose_twin_was_recognised_elsewhere_does_not_wait_for_an_earlier_clock(loaded):
+    """The clock is set back, or a saved map is loaded under an earlier clock: what stands there is seen."""
+    objects = ObjectMap()
+    for i in range(3):
+        objects.update(found(A), world(A, stamp_ns=(90 + i) * SECOND), (90 + i) * SECOND)
+    saved = json.loads(objects.to_json())
+    (entry,) = saved["objects"]
+    entry |= {"replaced_ns": 92 * SECOND, "state": ObjectState.TENTATIVE}
+    objects.load_json(json.dumps(saved))
+    if not loaded:
+        objects.update(found(A), world(A, stamp_ns=92 * SECOND), 92 * SECOND)
+        assert ids(objects, ObjectState.CONFIRMED) == []
+    for i in range(1, 4):
+        objects.update(found(A), world(A, stamp_ns=i * SECOND), i * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [entry["id"]]
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 5), (0.02, 5), (0.2, 9), (1.0, 9)])

@@ -716,6 +716,10 @@ class ObjectMap:
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.existence.pause_s:
             dt_s = 0.0  # there was no perception
+        if now_ns < self._updated_ns:  # of a file from a later clock, or the clock was set back
+            for track in self._tracks.values():
+                if track.replaced_ns > now_ns:
+                    track.replaced_ns, track.last_seen_ns = now_ns, min(track.last_seen_ns, now_ns)
         self._updated_ns = now_ns
         self._updates += 1
         found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))

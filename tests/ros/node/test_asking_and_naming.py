@@ -15,7 +15,7 @@ pytest.importorskip("rclpy", reason="ROS 2 is absent")
 
 from embodied_perceptron_msgs.srv import Ask, CorrectObject, LoadMap, NameObject, SaveMap
 from support.browser import Page, open_browser
-from support.ros_live import running_node, scene_depth, turned, wait_until
+from support.ros_live import own_domain, running_node, scene_depth, turned, wait_until
 from vision_msgs.msg import Detection3DArray
 
 from embodied_perceptron.agents.tools import ToolInputError, call_tool
@@ -171,3 +171,16 @@ def test_a_taken_port_is_said_by_name_and_the_next_one_serves(tmp_path):
             assert f":{port}/" not in url
             with urllib.request.urlopen(url, timeout=60) as page:
                 assert page.status == 200
+
+
+def test_a_guest_whose_node_cannot_be_made_leaves_no_context_open(monkeypatch):
+    contexts = []
+
+    def fail(*_, context, **__):
+        contexts.append(context)
+        raise RuntimeError("no room for a node")
+
+    monkeypatch.setattr("rclpy.create_node", fail)
+    with own_domain() as domain, pytest.raises(RuntimeError, match="no room"):
+        Guest("ask", domain)
+    assert not contexts[0].ok()

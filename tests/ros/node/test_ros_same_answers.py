@@ -28,6 +28,7 @@ from embodied_perceptron.apps.replay import ReplayResult
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import EventKind
 from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
 from embodied_perceptron_ros.node.health import Health, ThrottledLog
@@ -95,7 +96,8 @@ class Asker:
             self.node, perceptron_with_names(), SimpleNamespace(), lambda: parameters, lambda name: "",
             self.watchdog,
         )  # fmt: skip
-        self.interface.open()
+        self.events = []
+        self.interface.open(lambda event, pose: self.events.append((event, pose.frame_id)))
         self.executor = MultiThreadedExecutor(2, context=self.context)
         self.executor.add_node(self.node)
         self.thread = threading.Thread(target=self.executor.spin, daemon=True)
@@ -164,6 +166,18 @@ def test_a_replay_answers_as_a_file_of_scenes() -> None:
 @pytest.mark.parametrize("way", [over_topic, over_service, over_action])
 def test_every_way_over_ros_answers_as_a_file_of_scenes(asker, way) -> None:
     assert way(asker.peer) == from_a_file()
+
+
+@pytest.mark.parametrize(("text", "fires"), [("the couch", True), ("the piano", False)])
+def test_a_standing_sentence_that_is_found_is_an_event(asker, text, fires) -> None:
+    asker.events.clear()
+    answers = asker.peer.listen("/perception/grounding", GroundingResult)
+    asker.peer.publish("/grounding_query", String(data=json.dumps({"id": text, "text": text, "standing": True})))
+    asker.peer.publish("/grounding_query", String(data=json.dumps({"id": "once", "text": "the couch"})))
+    wait_until(lambda: {a.id for a in answers} >= {text, "once"}, 60, "both answers")
+    couch = next(o for o in living_room() if o.label == "couch")
+    expected = [(EventKind.SENTENCE, couch.id, text, "odom")] if fires else []
+    assert [(e.kind, e.id, e.reason, frame) for e, frame in asker.events] == expected
 
 
 def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:

@@ -26,9 +26,13 @@ class Guest:
     def __init__(self, name: str, domain_id: int | None = None) -> None:
         self.context = rclpy.Context()
         start_ros(context=self.context, domain_id=domain_id)
-        self.node: Any = rclpy.create_node(
-            name, context=self.context, enable_rosout=False, start_parameter_services=False
-        )
+        try:
+            self.node: Any = rclpy.create_node(
+                name, context=self.context, enable_rosout=False, start_parameter_services=False
+            )
+        except BaseException:
+            rclpy.try_shutdown(context=self.context)
+            raise
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
 

@@ -336,6 +336,11 @@ class Outputs:
         fusion_frame = self._parameters().fusion_frame
         return find_output_pose(self._transforms, fusion_frame, frame_id, perception.stamp_ns, perception.T_world_map)
 
+    def send_event(self, event: ObjectEvent, pose: OutputPose) -> None:
+        """Publish an event at once, in the frame of ``pose``; thread-safe."""
+        if "events" in self._publishers:
+            self._send("events", event_to_message(event, pose.frame_id, pose.T_out_world))
+
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)
         self._health.tick(f"published.{topic}")

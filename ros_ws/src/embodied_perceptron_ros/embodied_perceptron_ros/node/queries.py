@@ -33,7 +33,7 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.results import EventKind, Grounding, GroundingStatus, ObjectEvent
 from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron.scene.navigation import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly, seconds_to_ns
@@ -438,6 +438,13 @@ def find_viewpoint(
     return answer.T
 
 
+def sentence_event(query: Query, grounding: Grounding, stamp_ns: int) -> ObjectEvent:
+    """Event of a standing query that is FOUND."""
+    best = grounding.candidates[0] if grounding.candidates else None
+    id_, score = (0, 1.0) if best is None else (best.id, best.score)
+    return ObjectEvent(stamp_ns, EventKind.SENTENCE, id_, None, best, score, query.text)
+
+
 def _goal_id(goal: Any) -> str:
     return bytes(goal.goal_id.uuid).hex()
 
@@ -475,6 +482,7 @@ class GroundingInterface:
         self._goals: dict[str, Callable[[], None]] = {}  # id of a waiting goal -> its cancellation; executor's thread
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
+        self._send_event: Callable[[ObjectEvent, OutputPose], None] = lambda _event, _pose: None
         self._subscription: Any = None
         self._results = node.create_publisher(
             GroundingResult, "~/grounding", reliable_qos(_QUEUE_DEPTH), qos_overriding_options=qos_overrides()
@@ -491,10 +499,15 @@ class GroundingInterface:
         )
         self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
 
-    def open(self, on_answer: Callable[[Grounding], None] | None = None) -> None:
-        """Accept queries; ``on_answer`` receives every answer, from any thread."""
+    def open(
+        self,
+        send_event: Callable[[ObjectEvent, OutputPose], None],
+        on_answer: Callable[[Grounding], None] | None = None,
+    ) -> None:
+        """Accept queries. From any thread, ``send_event`` receives an event whenever the answer of a standing query
+        changes to FOUND or to other objects, and ``on_answer`` every answer."""
         parameters = self._parameters()
-        self._on_answer = on_answer
+        self._send_event, self._on_answer = send_event, on_answer
         self._worker = QueryWorker(
             self._ask,
             self._publish_answer,
@@ -665,6 +678,9 @@ class GroundingInterface:
             message, markers = self._message(answer)
             self._results.publish(message)
             self._markers.publish(markers)
+        query, grounding = answer.query, answer.grounding
+        if query.standing and grounding.status == GroundingStatus.FOUND and answer.pose is not None:
+            self._send_event(sentence_event(query, grounding, self._stamp_ns()), answer.pose)
 
     # ---- the topic
 

@@ -183,7 +183,9 @@ class LiveParts:
             self._viewer = open_viewer(node, configured) if node.parameters.viewer else None
             if self._viewer is not None:
                 parts.callback(self._viewer.close)
-            configured.grounding.open(None if self._viewer is None else self._viewer.answer)
+            configured.grounding.open(
+                configured.outputs.send_event, None if self._viewer is None else self._viewer.answer
+            )
             parts.callback(configured.grounding.close)
             perception.start(partial(self._warm_up, node.parameters.config))
             parts.callback(lambda: perception.stop(ending=node.is_ending))

@@ -79,8 +79,9 @@ class NodeSource:
 
     def _on_event(self, message: Any) -> None:
         with self._news:
-            self._events.append(message_to_event(message))
-            self._scene = None
+            if message.kind != EventKind.SENTENCE:  # it is no part of a history
+                self._events.append(message_to_event(message))
+                self._scene = None
 
     @property
     def is_live(self) -> bool:
