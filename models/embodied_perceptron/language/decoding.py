@@ -11,6 +11,7 @@ from embodied_perceptron.language.lexicon import (
     Mention,
     Word,
     cardinal,
+    is_known_noun,
     is_served,
     lexicon,
     metres,
@@ -227,7 +228,7 @@ class Decoder:
 
     def _needed(self) -> ObjectPhrase | None:
         """What serves the need that a sentence without an object states, where the scene has it: "I am so thirsty"."""
-        serves = serving(self.texts, self.labels)
+        serves = "" if _ROOMS & set(self.texts) else serving(self.texts, self.labels)
         return ObjectPhrase(serves, (0, len(self.text))) if is_served(serves, self.labels) else None
 
     def _phrase(self, number: int, depth: int) -> ObjectPhrase:
@@ -254,7 +255,7 @@ class Decoder:
         if number == NO_ENTITY:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase, places, tokens = self._phrase(number, 0), self._of(number), set(self._words_of(number))
-        serves = self._serving(places, phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun)))
+        serves = self._serving(places, phrase)
         if serves:
             return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
         if not phrase.known and places and self._tokens(places[0])[0] in _SOMETHING:  # a use that is not listed
@@ -273,11 +274,13 @@ class Decoder:
         single = plural and "one" in tokens  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
 
-    def _serving(self, places: Sequence[Entity], known: bool) -> str:
+    def _serving(self, places: Sequence[Entity], phrase: ObjectPhrase) -> str:
         """The noun for a use ("something that I can sit on", "to wash my hands"); empty where none is stated.
 
         Words that end in a noun are a use only where they begin like one.
         """
+        is_noun = phrase.noun != ANYTHING
+        known = is_noun and (phrase.known or self._is_there(phrase.noun))
         for place in places:
             tokens = self._tokens(place)
             if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):
@@ -285,13 +288,16 @@ class Decoder:
                 if serves:
                     return serves
         related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
-        if known or related or not places:
+        clause = any(place.last - place.first > 2 for place in places)
+        alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
+        if known or related or not (alone or clause or (is_noun and not is_known_noun(phrase.noun))):
             return ""
         ends = [k for k, word in enumerate(self.texts) if word in _ENDS and word != "mean"]
         first = max((k + 1 for k in ends if k < places[0].first), default=0)
         last = min((k for k in ends if k >= places[0].last), default=len(self.texts))
-        needs = (serving(words, self.labels) for words in (self.texts[first:last], self.texts))
-        return next((need for need in needs if is_served(need, self.labels)), "")  # "it rains. What should I take?"
+        needs = [serving(words, self.labels) for words in (self.texts[first:last], self.texts)]
+        stated = needs[0] or (needs[1] if clause else "")  # "it is raining. What should I take?"
+        return next((need for need in needs if is_served(need, self.labels)), stated if alone or clause else "")
 
     def _beside_noun(self, number: int) -> list[str]:
         """Words that the reader counts to the name of an entity but that are not its noun: "open" of "open door"."""
