@@ -53,10 +53,10 @@ TOTAL = (435, 10)  # of a perception
 KEYFRAME_TOTAL = (18, 0)
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
-TRAIN_STEP = (3600, 7)
+TRAIN_STEP = (3520, 7)
 TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 1, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
-PAPER_GROUNDING_STEP = (6400, 6)
+PAPER_GROUNDING_STEP = (6250, 6)
 PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/criteria.py": 1, "training/trainer.py": 1}
 
 
