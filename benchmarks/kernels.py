@@ -5,8 +5,8 @@
 
 Compiles for sm_80 (A100), 87 (Jetson Orin), 90 (H100) and 100 (B200), and fails (exit code 1) where a variant spills or
 needs more than 168 registers: three blocks of 128 threads must fit a multiprocessor. The sparse convolution is compiled
-by Triton, whose wheel brings ptxas and cuobjdump, the kernels of the map and of views by Warp. ``missing`` names a
-compiler that is not installed, and its kernels are left out.
+by Triton, whose wheel brings ptxas and cuobjdump, the kernels of the map, of views and of sites by Warp. ``missing``
+names a compiler that is not installed, and its kernels are left out.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ def triton_variant(capability: int, precision: str, kind: str) -> tuple[Row, str
 
 
 def warp_kernels(capability: int) -> list[Row]:
-    """Resources of every kernel of the map and of view sampling."""
+    """Resources of every kernel of the map, of view sampling and of sites."""
     import warp
 
     from embodied_perceptron.mapping import warp_kernels
     from embodied_perceptron.nn import view_kernels
+    from embodied_perceptron.sparse import site_kernels
 
     found: dict[str, Row] = {}
-    for module in (warp_kernels, view_kernels):
+    for module in (warp_kernels, view_kernels, site_kernels):
         with tempfile.TemporaryDirectory() as folder:
             warp.compile_aot_module(module, arch=capability, module_dir=folder, use_ptx=False)
             (cubin,) = Path(folder).glob("*.cubin")

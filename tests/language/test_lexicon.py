@@ -95,3 +95,24 @@ def test_every_verb_is_served_by_nouns_that_are_known() -> None:
         for name in names:
             known = {name, name.split()[-1]}  # what a compound ends in tells what it is
             assert known & {*lexicon().meaning, *lexicon().labels, *taxonomy.senses}, (verb, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "labels", "use"),
+    [
+        (["warm", "my", "milk"], ("microwave",), "something to warm milk"),  # not "warm", which a radiator serves
+        (["too", "hot", "i", "am", "melting"], ("fan", "bed"), "something to too hot"),
+        (["cold", "and", "thirsty"], ("water cooler",), "something to thirsty"),  # the use that is here
+    ],
+)
+def test_of_several_uses_the_one_that_is_here_counts(words: list[str], labels: tuple[str, ...], use: str) -> None:
+    assert serving(words, labels) == use
+
+
+@pytest.mark.parametrize(
+    ("name", "noun", "plural"),
+    [("brolly", "umbrella", False), ("push bikes", "bicycle", True), ("wellies", "boot", True)],
+)
+def test_a_brand_or_regional_name_is_read_as_the_usual_noun(name: str, noun: str, plural: bool) -> None:
+    (mention,) = lexicon().mentions(split_words(f"the {name}"))
+    assert (mention.noun, mention.plural) == (noun, plural)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.golden import load_arrays, load_json, relative_error
 from support.volume_frames import needs_warp
 
+from embodied_perceptron.geometry import compute_path
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
@@ -285,16 +286,16 @@ def test_a_device_without_warp_reads_view_by_view_and_says_so_once(
     points = CORRECTED.site_points(sites, VOXEL_M)
     with device_path():
         expected = fuse_views(points, views, 0, 5, config, 0.03)
-        view_fusion._warp_serves.cache_clear()
+        compute_path._warp_installed.cache_clear()
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         try:
             for _ in range(2):
                 found = fuse_views(points, views, 0, 5, config, 0.03)
                 assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         finally:
-            view_fusion._warp_serves.cache_clear()
+            compute_path._warp_installed.cache_clear()
     assert [r.message.split(":")[0] for r in caplog.records] == ["warp-lang is not installed"]
-    assert not view_fusion._warp_serves("mps")
+    assert not compute_path.warp_serves(torch.empty(0, device="meta"))
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -69,6 +69,7 @@ ADAPTERS = {
     f"{LIBRARY}.mapping.warp_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_map": {"warp"},
     f"{LIBRARY}.nn.view_kernels": {"warp"},
+    f"{LIBRARY}.sparse.site_kernels": {"warp"},
     f"{LIBRARY}.agents.server": {"mcp", "mcp_types", "uvicorn", "anyio"},
 }
 

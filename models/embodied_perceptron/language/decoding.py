@@ -11,6 +11,8 @@ from embodied_perceptron.language.lexicon import (
     Mention,
     Word,
     cardinal,
+    is_known_noun,
+    is_served,
     lexicon,
     metres,
     ordinal,
@@ -90,7 +92,6 @@ _AXES = (
 _OUTRIGHT = 3.0  # weight of "the tallest"; "the tall one" has 1
 _ON_THE_FLOOR_M = 0.2
 _SAME = 0.7  # least similarity of a label that has the meaning of a noun
-_LEAST_CLAUSE = 3  # words of a use
 _REACH = 4  # most words from "of" to a plural, and from a length to its dimension
 _WHOLE_REACH = 8  # most words from a part to its whole
 _DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
@@ -127,7 +128,7 @@ class Decoder:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph, text = self.graph, self.text
         if graph.intent == "none":
-            return Meaning(text, self._only_named(), probability=graph.probability)
+            return Meaning(text, self._only_named() or self._needed(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.entities}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
         phrase = self._target(target)
@@ -142,7 +143,7 @@ class Decoder:
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
-            return Meaning(text, None)
+            return Meaning(text, self._needed())
         names = {t.name for t in own if not t.denied}
         stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
         number = self._count_before(target) if stated_number is None else cardinal(self._tokens(stated_number))
@@ -225,6 +226,11 @@ class Decoder:
             return None
         return ObjectPhrase(named[0].noun, self._span(named[0]), named[0].plural)
 
+    def _needed(self) -> ObjectPhrase | None:
+        """What serves the need that a sentence without an object states, where the scene has it: "I am so thirsty"."""
+        serves = "" if _ROOMS & set(self.texts) else serving(self.texts, self.labels)
+        return ObjectPhrase(serves, (0, len(self.text))) if is_served(serves, self.labels) else None
+
     def _phrase(self, number: int, depth: int) -> ObjectPhrase:
         """The noun phrase of an entity with its constraints down to a depth; circular relations count once."""
         places, named = self._of(number), self._nouns.get(number)
@@ -249,7 +255,7 @@ class Decoder:
         if number == NO_ENTITY:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase, places, tokens = self._phrase(number, 0), self._of(number), set(self._words_of(number))
-        serves = self._serving(places, phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun)))
+        serves = self._serving(places, phrase)
         if serves:
             return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
         if not phrase.known and places and self._tokens(places[0])[0] in _SOMETHING:  # a use that is not listed
@@ -268,11 +274,13 @@ class Decoder:
         single = plural and "one" in tokens  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
 
-    def _serving(self, places: Sequence[Entity], known: bool) -> str:
+    def _serving(self, places: Sequence[Entity], phrase: ObjectPhrase) -> str:
         """The noun for a use ("something that I can sit on", "to wash my hands"); empty where none is stated.
 
         Words that end in a noun are a use only where they begin like one.
         """
+        is_noun = phrase.noun != ANYTHING
+        known = is_noun and (phrase.known or self._is_there(phrase.noun))
         for place in places:
             tokens = self._tokens(place)
             if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):
@@ -280,15 +288,16 @@ class Decoder:
                 if serves:
                     return serves
         related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
-        clause = any(place.last - place.first >= _LEAST_CLAUSE for place in places)
+        clause = any(place.last - place.first > 2 for place in places)
         alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
-        if known or related or not (alone or clause):
+        if known or related or not (alone or clause or (is_noun and not is_known_noun(phrase.noun))):
             return ""
         ends = [k for k, word in enumerate(self.texts) if word in _ENDS and word != "mean"]
         first = max((k + 1 for k in ends if k < places[0].first), default=0)
         last = min((k for k in ends if k >= places[0].last), default=len(self.texts))
-        serves = serving(self.texts[first:last], self.labels)
-        return serves or (serving(self.texts, self.labels) if clause else "")  # "it is raining. What should I take?"
+        needs = [serving(words, self.labels) for words in (self.texts[first:last], self.texts)]
+        stated = needs[0] or (needs[1] if clause else "")  # "it is raining. What should I take?"
+        return next((need for need in needs if is_served(need, self.labels)), stated if alone or clause else "")
 
     def _beside_noun(self, number: int) -> list[str]:
         """Words that the reader counts to the name of an entity but that are not its noun: "open" of "open door"."""

@@ -8,12 +8,9 @@ agree to rounding.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,13 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites, empty_row
-
-log = logging.getLogger(__name__)
 
 # --------------------------------------------------------------------------------------------------------------------
 # compiled loops for the CPU, which release the interpreter's lock
@@ -434,23 +429,12 @@ class ViewStack:
         return self.projections.shape[2]
 
 
-@cache
-def _warp_serves(device_type: str) -> bool:
-    """Whether Warp samples views on devices of a type; logs once that its wheel is missing."""
-    if device_type not in ("cpu", "cuda"):
-        return False
-    if importlib.util.find_spec("warp") is None:
-        log.warning("warp-lang is not installed: image features are read view by view, which is slower on a GPU")
-        return False
-    return True
-
-
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
     """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
     CPU, without Warp, without views, with several shapes, or with unmasked views."""
     if not views or config.conventions.unmasked_views:
         return []
-    if runs_compiled(*(views[0].levels[i] for i in levels)) or not _warp_serves(views[0].levels[0].device.type):
+    if runs_compiled(*(views[0].levels[i] for i in levels)) or not warp_serves(views[0].levels[0]):
         return []
     tested = config.occlusion_margin_m is not None
     shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None
@@ -520,6 +504,7 @@ def _read_stack(
     """:func:`read_stacks` of one stack; ``before``: sums of previous stacks, to which it adds; ``seen`` (N,) is raised
     by the number of views that see each point."""
     from embodied_perceptron.nn import view_kernels
+    from embodied_perceptron.sparse.site_kernels import launch
 
     device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
     numbers = [
@@ -530,7 +515,7 @@ def _read_stack(
     margin_m = -1.0 if config.occlusion_margin_m is None or stack.depth_m is None else config.occlusion_margin_m
     depth_m = stack.tables[0].detach()[None] if stack.depth_m is None else stack.depth_m
     index = torch.empty(len(points), views, dtype=torch.int64, device=device)  # rows of the tables
-    view_kernels.launch(
+    launch(
         view_kernels.find_cells, (len(points), views), points.contiguous(), by_level, stack.projections, depth_m,
         margin_m, MIN_DEPTH_M, float(image_w), float(image_h), index, seen,
     )  # fmt: skip

@@ -5,7 +5,6 @@ Its float64 expressions are those of ``view_fusion.py``, in the same order and w
 select the same cells.
 """
 
-import torch
 import warp as wp
 
 wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)  # no banner on the standard output
@@ -54,11 +53,3 @@ def find_cells(
     area = levels[level, 3] * levels[level, 4]
     index[n, v] = wp.int64((wp.float64(v) * area + row * levels[level, 3]) + column)
     wp.atomic_add(seen, n, 1)
-
-
-def launch(kernel: wp.Kernel, dim: tuple[int, ...], *inputs: object) -> None:
-    """Launch a kernel on torch's stream, on the device of the first input, a tensor."""
-    device = inputs[0].device
-    stream = wp.stream_from_torch(torch.cuda.current_stream(device)) if device.type == "cuda" else None
-    given = [wp.from_torch(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-    wp.launch(kernel, dim, inputs=given, device=wp.device_from_torch(device), stream=stream)

@@ -159,9 +159,12 @@ class BagRecording:
 
     Attributes:
         lookahead_s: lead of the transforms.
+        topics: all image, calibration and transform topics.
+        left_out: calibrations and transforms that were skipped.
     """
 
     lookahead_s = 1.0
+    truth: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -193,66 +196,37 @@ class BagRecording:
         Raises:
             RecordingError: unreadable, truncated, or without the needed topics.
         """
-        self._path = Path(path)
+        self.source = Path(path)
         self._depth_scale = checked_depth_scale(depth_scale)
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
-        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
+        self.left_out = LeftOut(tolerates_damage=tolerate_damage)
         self._unpacked: tuple[Path, object] | None = None  # path that is read; temporary folder of this object
         with self._open() as reader:
-            self._topics = self._summarise(reader)
+            self.topics = self._summarise(reader)
             try:
                 calibrated = self._intrinsics is not None
-                chosen = tuple(cameras) if cameras is not None else detect_cameras(self._topics, calibrated)
+                chosen = tuple(cameras) if cameras is not None else detect_cameras(self.topics, calibrated)
                 if calibrated:
                     chosen = tuple(replace(camera, camera_info="") for camera in chosen)
                 self._check_topics(chosen)
-                chosen = tuple(_with_depth_info(camera, self._topics) for camera in chosen)
-                chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
+                chosen = tuple(_with_depth_info(camera, self.topics) for camera in chosen)
+                chosen, self._tf = choose_tf_topics(chosen, self.topics, tf_topic)
             except TopicError as error:
-                raise RecordingError(f"{self._path}: {error.fault}", error.remedy) from error
+                raise RecordingError(f"{self.source}: {error.fault}", error.remedy) from error
             self._cameras = {camera.name: camera for camera in chosen}
-            by_name = {topic.name: topic for topic in self._topics}
+            self.cameras = tuple(self._cameras)
+            by_name = {topic.name: topic for topic in self.topics}
             self._frames = {c.name: by_name[c.color].frame_id for c in chosen}
             for name, frame in self._frames.items():
                 if not frame:
-                    raise RecordingError(f"{self._path}: images on {self._cameras[name].color} have no frame_id")
+                    raise RecordingError(f"{self.source}: images on {self._cameras[name].color} have no frame_id")
             self._count = sum(by_name[c.color].count for c in chosen)
             links, moving, tree = self._scan_transforms(reader)
             self._mounts = {camera.name: self._mount(camera, by_name, tree) for camera in chosen if camera.depth_info}
             chains = [_above(frame, links) for frame in self._frames.values()]
             self._awaited = moving.intersection(*[set().union(*chains)]) or moving
-            self._world_frame = frame_name(world_frame) if world_frame else _default_world(chains[0])
-
-    @property
-    def source(self) -> Path:
-        """The folder or file."""
-        return self._path
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras."""
-        return tuple(self._cameras)
-
-    @property
-    def topics(self) -> tuple[TopicSummary, ...]:
-        """All image, calibration and transform topics."""
-        return self._topics
-
-    @property
-    def world_frame(self) -> str:
-        """Fixed frame in which poses are given."""
-        return self._world_frame
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """Always None."""
-        return None
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Calibrations and transforms that were skipped."""
-        return self._left_out
+            self.world_frame = frame_name(world_frame) if world_frame else _default_world(chains[0])
 
     @property
     def tf_topics(self) -> tuple[str, ...]:
@@ -267,7 +241,7 @@ class BagRecording:
 
     def says_aligned(self, camera: str) -> bool:
         """Return True for depth that counts as aligned to colour though its header may name another frame."""
-        return not self.camera_topics(camera).depth_info and _says_aligned(self._cameras[camera], self._topics)
+        return not self.camera_topics(camera).depth_info and _says_aligned(self._cameras[camera], self.topics)
 
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
@@ -277,7 +251,7 @@ class BagRecording:
     def depth_scale(self, camera: str) -> float | None:
         """Units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
         topic = self.camera_topics(camera).depth
-        encoding = next(t.encoding for t in self._topics if t.name == topic)
+        encoding = next(t.encoding for t in self.topics if t.name == topic)
         return None if encoding.startswith(("32FC1", "64FC1")) else self._depth_scale or 1000.0
 
     def __len__(self) -> int:
@@ -286,7 +260,7 @@ class BagRecording:
 
     def __iter__(self) -> Iterator[Sample]:
         """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
-        self._left_out.clear()
+        self.left_out.clear()
         with ExitStack() as stack:
             ahead = stack.enter_context(self._open())
             for topic in self._tf.static:
@@ -306,16 +280,16 @@ class BagRecording:
     def _open(self) -> Iterator[AnyReader]:
         try:
             self._check_files()
-            self._unpacked = self._unpacked or unpack(self._path)
+            self._unpacked = self._unpacked or unpack(self.source)
             reader = AnyReader([self._unpacked[0]], default_typestore=get_typestore(Stores.LATEST))
             reader.open()
         except RecordingError:
             raise
         except Exception as error:  # the reader passes on any error that damaged bytes cause
-            fault = f"{self._path} cannot be opened: {_one_line(error)}"
+            fault = f"{self.source} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
-            with LeftOut().record(self._path, self._path):  # metadata.yaml may hold any value
+            with LeftOut().record(self.source, self.source):  # metadata.yaml may hold any value
                 for connection in reader.connections:
                     checked.text(connection.topic, "the name of a topic")
                     checked.text(connection.msgtype, f"the type of {connection.topic}")
@@ -326,7 +300,7 @@ class BagRecording:
 
     def _files(self) -> list[Path]:
         """Return the files of the bag, found without metadata."""
-        return [self._path] if self._path.is_file() else sorted(p for p in self._path.iterdir() if not p.is_dir())
+        return [self.source] if self.source.is_file() else sorted(p for p in self.source.iterdir() if not p.is_dir())
 
     def _check_files(self) -> None:
         for path in self._files():
@@ -334,7 +308,7 @@ class BagRecording:
                 raise RecordingError(f"{path} is not a regular file")
             if path.is_file() and is_lfs_pointer(path):
                 raise RecordingError(f"{path} is a Git LFS pointer, not the recording", "run `git lfs pull`")
-        metadata = self._path / "metadata.yaml"
+        metadata = self.source / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
             # a few lines of aliases can expand to gigabytes
             raise RecordingError(f"{metadata} refers to itself (YAML aliases), which no recorder writes")
@@ -349,7 +323,7 @@ class BagRecording:
             if path.suffix == ".bag" and "index" in str(error).lower():
                 return f"it is truncated: `rosbag reindex {path}` may save its contents"
         if "files are missing" in str(error):
-            return f"if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
+            return f"if files were renamed, `ros2 bag reindex {self.source}` writes metadata.yaml anew"
         return ""
 
     def _messages(self, reader: AnyReader, topics: Collection[str]) -> Iterator[tuple[str, str, int, Any]]:
@@ -366,7 +340,7 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {_one_line(error)}",
+                    f"{self.source} is damaged or cut short: {type(error).__name__}: {_one_line(error)}",
                     self._recovery_hint(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
@@ -383,12 +357,12 @@ class BagRecording:
                 continue
             seen.add(name)
             if name not in own:
-                raise RecordingError(f"{self._path} is damaged: it has no definition of {name}")
+                raise RecordingError(f"{self.source} is damaged: it has no definition of {name}")
             has = {field.lower(): _kind_of_field(node) for field, node in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
                 if has.get(field) != _kind_of_field(node):
                     lacks = f"has no field {field!r} of {_kind_of_field(node)}"
-                    raise RecordingError(f"{self._path} is damaged: its definition of {name} {lacks}")
+                    raise RecordingError(f"{self.source} is damaged: its definition of {name} {lacks}")
                 left.append(_kind_of_field(node).rpartition(" ")[2])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
@@ -423,7 +397,7 @@ class BagRecording:
         return tuple(summaries)
 
     def _check_topics(self, cameras: Sequence[CameraTopics]) -> None:
-        known = {topic.name: topic for topic in self._topics}
+        known = {topic.name: topic for topic in self.topics}
         if not cameras:
             raise TopicError("no camera was given")
         if self._intrinsics is not None and len(cameras) > 1:
@@ -445,7 +419,7 @@ class BagRecording:
                 t, q = stamped.transform.translation, stamped.transform.rotation
                 parent, child = stamped.header.frame_id, stamped.child_frame_id
                 name = f"transform {parent!r:.100} -> {child!r:.100} at {format_stamp(logged_ns)}"
-                with self._left_out.record(topic, f"{self._path}: {topic}: {name}"):
+                with self.left_out.record(topic, f"{self.source}: {topic}: {name}"):
                     T = transform_from_pose(np.array([t.x, t.y, t.z]), np.array([q.x, q.y, q.z, q.w]))
                     names = frame_name(parent), frame_name(child)
                     yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
@@ -476,7 +450,7 @@ class BagRecording:
                 else:
                     images = self._cameras[camera].depth if role == "depth_info" else self._cameras[camera].color
                     rectified = "rect" in images.rsplit("/", 1)[-1]
-                    with self._left_out.record(topic, f"{self._path}: {topic}"):
+                    with self.left_out.record(topic, f"{self.source}: {topic}"):
                         model = calibration_from_message(message, image_is_rectified=rectified)
                         if role == "depth_info":
                             depth_cameras[camera] = model
@@ -496,7 +470,7 @@ class BagRecording:
             given = (int(size[0]), int(size[1])) if size else (width, height)
             return CameraModel(Intrinsics(fx, fy, cx, cy, *given))
         except ValueError as error:
-            raise RecordingError(f"{self._path}: given {error}") from error
+            raise RecordingError(f"{self.source}: given {error}") from error
 
     def _depth_of(self, kind: str, message: Any) -> Any:
         raw, encoding = _raw_depth_of(kind, message)
@@ -510,9 +484,9 @@ class BagRecording:
                 return decode(kind, message)
             except ValueError as error:
                 at = format_stamp(message_stamp_ns(message.header))
-                raise RecordingError(f"{self._path}: {topic} at {at}: {error}") from error
+                raise RecordingError(f"{self.source}: {topic} at {at}: {error}") from error
 
-        return self._left_out.image(read)
+        return self.left_out.image(read)
 
     def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
         """Return ``T_color_depth`` of a camera whose depth is not registered."""
@@ -522,7 +496,7 @@ class BagRecording:
         answer = tree.lookup(color, depth, 0)
         if not isinstance(answer, Found):
             raise RecordingError(
-                f"{self._path}: {camera.depth} is in {depth!r}, {camera.color} in {color!r}: registering depth needs "
+                f"{self.source}: {camera.depth} is in {depth!r}, {camera.color} in {color!r}: registering depth needs "
                 f"the transform between them, and there is none ({answer})",
                 f"add it: --static-tf {color},{depth},x,y,z,qx,qy,qz,qw",
             )
@@ -535,7 +509,7 @@ class BagRecording:
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
         given = ((0, sample) for sample in self._static_tf)
         for _, sample in chain(static, given, first):
-            with self._left_out.record("transforms", f"{self._path}: transforms"):
+            with self.left_out.record("transforms", f"{self.source}: transforms"):
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
             if not sample.is_static:
                 moving.add(sample.child)

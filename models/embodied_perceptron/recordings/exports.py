@@ -140,36 +140,14 @@ class ExportRecording:
         world_frame: name of the frame of the poses.
     """
 
+    cameras = (CAMERA,)
+    truth: Mapping[str, Any] | None = None
+
     def __init__(
         self, folder: Path, frames: tuple[ExportedFrame, ...], left_out: LeftOut, world_frame: str = "odom"
     ) -> None:
-        self._folder, self._frames, self._left_out = folder, frames, left_out
-        self._world_frame = world_frame
-
-    @property
-    def source(self) -> Path:
-        """The folder."""
-        return self._folder
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Name of the camera."""
-        return (CAMERA,)
-
-    @property
-    def world_frame(self) -> str:
-        """Frame of the poses."""
-        return self._world_frame
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """Always None."""
-        return None
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Frames without a valid pose."""
-        return self._left_out
+        self.source, self.left_out, self.world_frame = folder, left_out, world_frame
+        self._frames = frames
 
     def camera_frame(self, camera: str) -> str:
         """Optical frame of the camera. Raises ``KeyError`` for another one."""
@@ -192,13 +170,13 @@ class ExportRecording:
         for frame in self._frames:
             color: ColorImage | BadImage
             depth: DepthImage | BadImage
-            images = self._left_out.image(partial(self._images, frame))
+            images = self.left_out.image(partial(self._images, frame))
             if isinstance(images, BadImage):
                 color, depth, camera = images, images, frame.color_camera
             else:
                 color, depth, camera = images
             if frame.T_world_camera is not None:
-                yield TransformSample(frame.stamp_ns, self._world_frame, optical, frame.T_world_camera)
+                yield TransformSample(frame.stamp_ns, self.world_frame, optical, frame.T_world_camera)
             yield CalibrationSample(frame.stamp_ns, CAMERA, CameraModel(camera))
             yield ColorSample(frame.stamp_ns, CAMERA, color)
             yield DepthSample(frame.stamp_ns, CAMERA, depth)
@@ -209,7 +187,7 @@ class ExportRecording:
         except ValueError as error:
             if isinstance(error, RecordingError):
                 raise
-            raise RecordingError(f"{self._folder}: frame at {frame.stamp_ns} ns: {error}") from error
+            raise RecordingError(f"{self.source}: frame at {frame.stamp_ns} ns: {error}") from error
 
 
 def read_color(path: Path) -> ColorImage:

@@ -117,49 +117,25 @@ class TumRecording:
 
         Raises :class:`RecordingError` (see :func:`read_tum_camera`).
         """
-        self._folder = Path(folder)
-        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
-        single = _is_one_camera(self._folder)
-        if not is_tum_folder(self._folder):
-            raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
-        folders = [self._folder] if single else _camera_folders(self._folder)
-        cameras = [read_tum_camera(f, None if single else f.name, self._left_out, depth_scale) for f in folders]
+        self.source = Path(folder)
+        self.left_out = LeftOut(tolerates_damage=tolerate_damage)
+        single = _is_one_camera(self.source)
+        if not is_tum_folder(self.source):
+            raise RecordingError(f"{self.source} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
+        folders = [self.source] if single else _camera_folders(self.source)
+        cameras = [read_tum_camera(f, None if single else f.name, self.left_out, depth_scale) for f in folders]
         self._cameras = {c.name: c for c in cameras}
+        self.cameras = tuple(self._cameras)
         if len(self._cameras) != len(folders):
-            raise RecordingError(f"{self._folder}: two cameras have the same name")
+            raise RecordingError(f"{self.source}: two cameras have the same name")
         first = next(iter(self._cameras.values()))
-        self._world_frame = first.world_frame or world_frame
+        self.world_frame = first.world_frame or world_frame
         for camera in self._cameras.values():
-            if camera.base_frame != first.base_frame or (camera.world_frame or self._world_frame) != self._world_frame:
+            if camera.base_frame != first.base_frame or (camera.world_frame or self.world_frame) != self.world_frame:
                 raise RecordingError(
                     f"{camera.folder / 'camera.json'}: base_frame and world_frame must be those of {first.folder}"
                 )
-        self._truth = self._read_truth()
-
-    @property
-    def source(self) -> Path:
-        """The folder."""
-        return self._folder
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras."""
-        return tuple(self._cameras)
-
-    @property
-    def world_frame(self) -> str:
-        """Frame of the poses."""
-        return self._world_frame
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """Contents of scene.json, or None."""
-        return self._truth
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Damaged lines of lists and poses."""
-        return self._left_out
+        self.truth = self._read_truth()
 
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
@@ -214,14 +190,14 @@ class TumRecording:
                 *(((stamp, c.optical_frame, T) for stamp, T in c.poses) for c in cameras), key=lambda entry: entry[0]
             )
             for stamp, frame, T in moving:
-                yield TransformSample(stamp, self._world_frame, frame, T)
+                yield TransformSample(stamp, self.world_frame, frame, T)
             return
         for camera in cameras:
             assert camera.T_base_camera is not None
             yield TransformSample(0, first.base_frame, camera.optical_frame, camera.T_base_camera, is_static=True)
         T_camera_base = invert_transform(first.T_base_camera)
         for stamp, T in first.poses:
-            yield TransformSample(stamp, self._world_frame, first.base_frame, T @ T_camera_base)
+            yield TransformSample(stamp, self.world_frame, first.base_frame, T @ T_camera_base)
 
     def _images(self) -> Iterator[Sample]:
         entries = [
@@ -234,12 +210,12 @@ class TumRecording:
         for stamp, _, camera, kind, path in entries:
             if kind == "color":
                 yield CalibrationSample(stamp, camera.name, CameraModel(camera.intrinsics))
-                yield ColorSample(stamp, camera.name, self._left_out.image(partial(camera.read_color, path)))
+                yield ColorSample(stamp, camera.name, self.left_out.image(partial(camera.read_color, path)))
             else:
-                yield DepthSample(stamp, camera.name, self._left_out.image(partial(camera.read_depth, path)))
+                yield DepthSample(stamp, camera.name, self.left_out.image(partial(camera.read_depth, path)))
 
     def _read_truth(self) -> Mapping[str, Any] | None:
-        path = self._folder / "scene.json"
+        path = self.source / "scene.json"
         if not path.exists():
             return None
         return _object(path)

@@ -94,7 +94,7 @@ class TorchEngine:
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
-        if not in_sites.compiled:
+        if not cpu_kernels.serves(feats):
             return _max_of_gathered(feats, kernel_map)
         result: torch.Tensor = _MaxPool.apply(feats, kernel_map)  # type: ignore[no-untyped-call]
         return result
@@ -307,20 +307,10 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, feats: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
         out = feats.new_zeros(kernel_map.n_out, feats.shape[1])
-        compiled = cpu_kernels.serves(feats)
-        winner = torch.full_like(out, -1, dtype=torch.int32 if compiled else torch.int64)
+        winner = torch.full_like(out, -1, dtype=torch.int32)
+        source, target, first = feats.detach().numpy(), out.numpy(), winner.numpy()
         for in_rows, out_rows in kernel_map.pairs:
-            if not len(in_rows):
-                continue
-            if compiled:
-                cpu_kernels.scatter_max(
-                    out.numpy(), winner.numpy(), feats.detach().numpy(), in_rows.numpy(), out_rows.numpy()
-                )
-                continue
-            candidate, best, first = feats[in_rows], out[out_rows], winner[out_rows]
-            better = (first < 0) | (candidate > best) | (candidate.isnan() & ~best.isnan())
-            winner[out_rows] = torch.where(better, in_rows[:, None], first)
-            out[out_rows] = torch.where(better, candidate, best)
+            cpu_kernels.scatter_max(target, first, source, in_rows.numpy(), out_rows.numpy())
         ctx.winner, ctx.shape = winner, feats.shape
         return out
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     SITE_BITS,
@@ -36,6 +36,7 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.sparse import cpu_kernels
 
 _BEHIND_ALL = torch.iinfo(torch.int64).max
+_ALL_BITS = -1  # as a mask
 
 
 class Engine(Protocol):
@@ -125,7 +126,6 @@ class Sites:
         # to avoid a reference cycle.
         self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
         self._bounds = bounds
-        self._ended: torch.Tensor | None = None
         self._chain: _Chain | None = None
         # The engine's own state: of this set, and of all sets derived from one input.
         self.engine_state: Any = None
@@ -245,7 +245,7 @@ class Sites:
     def _find_map(self, out: Sites, kernel_size: int) -> KernelMap:
         if self._chain is not None and out._chain is self._chain:
             return self._chain.kernel_map(self, out, kernel_size)
-        sources = search(self.ended, out.keys, kernel_steps(kernel_size, self.stride))
+        sources = search(self.keys, out.keys, kernel_steps(kernel_size, self.stride))
         identity = kernel_size**3 // 2 if self is out and kernel_size % 2 else None
         return KernelMap(len(self), len(out), identity, sources=sources)
 
@@ -254,23 +254,13 @@ class Sites:
         cache_key = (id(out), -kernel_size)
         if cache_key not in self._maps:
             steps = tuple(-step for step in kernel_steps(kernel_size, out.stride))
-            built = KernelMap(len(self), len(out), None, sources=search(self.ended, out.keys, steps))
+            built = KernelMap(len(self), len(out), None, sources=search(self.keys, out.keys, steps))
             self._maps[cache_key] = (out, built)
         return self._maps[cache_key][1]
 
-    @property
-    def ended(self) -> torch.Tensor:
-        """(N + 1,) the keys and a sentinel larger than all keys, which searches may read at the end."""
-        if self._ended is None:
-            self._ended = torch.cat([self.keys, constant((_BEHIND_ALL,), self.device)])
-        return self._ended
-
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
-        if len(self) == 0:
-            return torch.full_like(keys, -1)
-        rows = torch.searchsorted(self.keys, keys)
-        return rows.masked_fill_(self.ended[rows] != keys, -1)
+        return locate(self.keys, keys.flatten(), constant((0,), self.device)[None], -1).view_as(keys).long()
 
     def rows_of(self, other: Sites) -> torch.Tensor:
         """(M,) int64 row of each site of ``other`` in this set, -1 where absent: :meth:`find` of sorted keys."""
@@ -376,12 +366,12 @@ class _Chain:
     """
 
     def __init__(self, sets: Sequence[Sites], coarser: torch.Tensor) -> None:
-        batch_size, device = sets[0].batch_size, sets[0].device
+        batch_size = sets[0].batch_size
         self._place = {s.stride: i for i, s in enumerate(sets)}
         self._strides = [s.stride for s in sets]
         self._ends = list(itertools.accumulate((len(s) for s in sets), initial=0))
         self._numbers = [i * batch_size << (3 * SITE_BITS) for i in range(len(sets))]
-        self._ended = torch.cat([sets[0].keys, coarser + self._numbers[1], constant((_BEHIND_ALL,), device)])
+        self._keys = torch.cat([sets[0].keys, coarser + self._numbers[1]])
         self._maps: dict[tuple[int, int], torch.Tensor] = {}
         for s in sets:
             s._chain = self
@@ -402,7 +392,7 @@ class _Chain:
 
     def _find(self, strided: int, kernel_size: int) -> torch.Tensor:
         """(M, K) int32 sources of all sets, or of all but the finest from those before them."""
-        ends, device = self._ends, self._ended.device
+        ends, device = self._ends, self._keys.device
         outs = range(strided, len(self._strides))
         # per output set: steps to its inputs, first row and number of the inputs, number of outputs
         table = []
@@ -413,10 +403,7 @@ class _Chain:
             table.append([*steps, ends[source], ends[source + 1] - ends[source], ends[i + 1] - ends[i]])
         numbers = torch.tensor(table).to(device, non_blocking=True)
         own = numbers.repeat_interleave(numbers[:, -1], 0, output_size=ends[-1] - ends[strided])
-        wanted = self._ended[ends[strided] : -1, None] + own[:, :-3]
-        rows = torch.searchsorted(self._ended[:-1], wanted)
-        absent = self._ended.index_select(0, rows.flatten()).view_as(wanted) != wanted
-        return torch.where(absent, own[:, -2:-1], rows.sub_(own[:, -3:-2])).to(torch.int32)
+        return locate(self._keys, self._keys[ends[strided] :], own[:, :-3], own[:, -2:-1], firsts=own[:, -3:-2])
 
 
 def find_in_all(sets: Sequence[Sites], keys: torch.Tensor) -> torch.Tensor:
@@ -427,13 +414,10 @@ def find_in_all(sets: Sequence[Sites], keys: torch.Tensor) -> torch.Tensor:
         return torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in sets], -1).to(torch.int32)
     numbers = tuple(i * batch_size << (3 * SITE_BITS) for i in range(len(sets)))
     numbered = [s.keys + n if n else s.keys for s, n in zip(sets, numbers, strict=True)]  # in their sample bits
-    ended = torch.cat([*numbered, constant((_BEHIND_ALL,), keys.device)])
-    masks = constant(tuple(site_key_mask(s.stride) for s in sets), keys.device)
-    wanted = (keys[:, None] & masks) + constant(numbers, keys.device)
-    rows = torch.searchsorted(ended[:-1], wanted, out_int32=True)
-    absent = ended.index_select(0, rows.flatten()).view_as(wanted) != wanted
-    first = torch.tensor([*itertools.accumulate((len(s) for s in sets[:-1]), initial=0)], dtype=torch.int32)
-    return rows.sub_(first.to(keys.device, non_blocking=True)).masked_fill_(absent, -1)
+    masks = tuple(site_key_mask(s.stride) for s in sets)
+    firsts = torch.tensor([[*itertools.accumulate((len(s) for s in sets[:-1]), initial=0)]])
+    firsts = firsts.to(keys.device, non_blocking=True)
+    return locate(torch.cat(numbered), keys, constant(numbers, keys.device)[None], -1, masks, firsts)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -554,16 +538,46 @@ def build_kernel_map(
     return KernelMap(n_in, n_out, identity, (*pairs, (every, every), *mirrored))
 
 
-def search(ended: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
-    """(M, K) int32 :attr:`KernelMap.sources` by one binary search on any device, without synchronising.
+def search(keys: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
+    """(M, K) int32 :attr:`KernelMap.sources`; ``keys`` (N,) of the input."""
+    return locate(keys, out_keys, constant(steps, keys.device)[None], len(keys))
 
-    ``ended``: :attr:`Sites.ended` of the input.
+
+def locate(
+    keys: torch.Tensor,
+    wanted: torch.Tensor,
+    steps: torch.Tensor,
+    absent: int | torch.Tensor,
+    masks: tuple[int, ...] = (_ALL_BITS,),
+    firsts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Find keys by one binary search on any device, without synchronising.
+
+    Args:
+        keys: (N,) sorted int64.
+        wanted: (M,) int64; ``(wanted[m] & masks[k]) + steps[m, k]`` is searched.
+        steps: (M, K) or (1, K) int64; masks: K or one.
+        absent: the result where there is none; a number, or (M, 1) int64.
+        firsts: (M, 1) or (1, K) int64, subtracted from the rows; None = 0.
+
+    Returns (M, K) int32 rows.
     """
-    n = len(ended) - 1
-    wanted = out_keys[:, None] + constant(steps, ended.device)
-    rows = torch.searchsorted(ended[:n], wanted, out_int32=True)
-    found = ended.index_select(0, rows.flatten()).view_as(wanted)
-    return rows.masked_fill_(found != wanted, n)
+    device, shape = keys.device, (len(wanted), steps.shape[1])
+    if warp_serves(keys):
+        from embodied_perceptron.sparse import site_kernels
+
+        zero = constant((0,), device)[None]
+        given = keys, wanted.contiguous(), steps, constant(masks, device), zero if firsts is None else firsts
+        rows = torch.empty(shape, dtype=torch.int32, device=device)
+        if rows.numel():
+            absents = absent if isinstance(absent, torch.Tensor) else zero.new_full((1, 1), absent)
+            site_kernels.launch(site_kernels.locate, shape, *given, absents, rows)
+        return rows
+    every = wanted[:, None] + steps if masks == (_ALL_BITS,) else (wanted[:, None] & constant(masks, device)) + steps
+    ended = torch.cat([keys, constant((_BEHIND_ALL,), device)])
+    rows = torch.searchsorted(ended[:-1], every, out_int32=True)
+    found = ended.index_select(0, rows.flatten()).view_as(every) == every
+    return torch.where(found, rows if firsts is None else rows - firsts, absent).to(torch.int32)
 
 
 def _merge(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:

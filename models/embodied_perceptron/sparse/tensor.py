@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     constant,
@@ -306,10 +306,18 @@ def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
             x.stride, x.feats.numpy(), total.numpy(), weight.numpy(),
         )  # fmt: skip
         return total, weight
+    if warp_serves(x.feats) and x.feats.dtype == torch.float32 and not x.feats.requires_grad and len(sites):
+        from embodied_perceptron.sparse import site_kernels
+
+        together = x.feats.new_zeros(len(sites) * (x.channels + 1))
+        total, weight = together[len(sites) :].view(-1, x.channels), together[: len(sites)]
+        given = sites.keys, base, x.keys, x.stride, x.feats.contiguous(), total, weight
+        site_kernels.launch(site_kernels.interpolate, len(sites), *given)
+        return total, weight
     fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
     low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
     weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
-    rows = search(x.sites.ended, base, steps)
+    rows = search(x.keys, base, steps)
     weight = weight.masked_fill(rows == len(x), 0.0)
     padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
     total = functional.embedding_bag(rows, padded, mode="sum", per_sample_weights=weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,42 +41,23 @@ class ScanRecording:
     Colour is resized to the depth image where their sizes differ. Poses are those of the views; there are none between.
     """
 
+    cameras = ("camera",)
+    world_frame = "odom"
+
     def __init__(self, scan: Scan, rate_hz: float = 10.0) -> None:
         if not rate_hz > 0:
             raise ValueError(f"rate_hz must be positive, got {rate_hz}")
         self._scan, self._rate_hz = scan, rate_hz
-
-    @property
-    def source(self) -> Path:
-        """Folder of the first image."""
-        return self._scan.images[0].color_path.parent
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """One camera."""
-        return ("camera",)
-
-    @property
-    def world_frame(self) -> str:
-        """Frame of the poses."""
-        return "odom"
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """Boxes in the form of scene.json."""
-        rows = zip(self._scan.ids.tolist(), self._scan.labels, self._scan.boxes.tolist(), strict=True)
-        return {"objects": [{"id": i, "label": label, "box9": box} for i, label, box in rows]}
+        self.source = scan.images[0].color_path.parent
+        self.left_out = LeftOut()  # stays empty: an unreadable view raises
+        rows = zip(scan.ids.tolist(), scan.labels, scan.boxes.tolist(), strict=True)
+        self.truth = {"objects": [{"id": i, "label": label, "box9": box} for i, label, box in rows]}
 
     def camera_frame(self, camera: str) -> str:
         """Optical frame."""
         if camera != "camera":
             raise KeyError(f"unknown camera {camera!r}; known: camera")
         return "camera_optical_frame"
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Nothing is left out: an unreadable view raises."""
-        return LeftOut()
 
     def depth_scale(self, camera: str) -> float | None:
         """Depth comes in metres."""

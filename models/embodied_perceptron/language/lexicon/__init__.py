@@ -38,6 +38,7 @@ _JOINED = 0.55  # the same for one word: "workbench" to "bench"
 _NAMED_SO = 0.85  # least weight of a label that a noun names
 _LEAST_LIKELIHOOD = 0.3  # below it most pairs that the fit has not seen are wrong
 _LESS_FIT, _FIT = 0.04, 0.76  # similarity that each next noun of a use loses, and its minimum
+_SERVES = 0.7  # least similarity of a label that serves a use
 _FOR = "something to "  # prefix of the noun of a use
 _SEVERAL_OF = frozenset(  # heads of labels of several objects: "towel stack"
     ("stack", "pile", "pack", "heap", "bundle", "bunch", "set", "row", "pair", "roll", "collection", "group")
@@ -96,6 +97,7 @@ class Lexicon:
     Attributes:
         meaning: noun -> {label: weight in (0, 1]}.
         irregular: plural -> singular.
+        names: brand, regional and old names -> the usual noun, which a sentence with the name then has.
         surfaces: words of a noun, in singular or plural -> (noun, plural).
         longest: number of words of the longest surface.
         labels: all labels that a noun may mean; other labels are classified by their last word.
@@ -103,6 +105,7 @@ class Lexicon:
 
     meaning: dict[str, dict[str, float]]
     irregular: dict[str, str]
+    names: Mapping[str, str]
     surfaces: dict[tuple[str, ...], tuple[str, bool]] = field(init=False)
     longest: int = field(init=False)
     labels: frozenset[str] = field(init=False)
@@ -115,6 +118,9 @@ class Lexicon:
         for many, one in self.irregular.items():
             if one in self.meaning:
                 surfaces.setdefault((many,), (one, True))
+        for name, noun in self.names.items():
+            surfaces.setdefault(tuple(name.split()), (noun, False))
+            surfaces.setdefault(tuple(pluralize(name).split()), (noun, True))
         object.__setattr__(self, "surfaces", surfaces)
         object.__setattr__(self, "longest", max(map(len, surfaces)))
         object.__setattr__(self, "labels", frozenset(label for labels in self.meaning.values() for label in labels))
@@ -249,7 +255,8 @@ def lexicon() -> Lexicon:
     for group in data["nouns"]:
         for noun in group["say"]:
             meaning[noun] = {label: float(weight) for label, weight in group["mean"].items()}
-    return Lexicon(meaning, dict(data["plurals"]))
+    names = {name: noun for noun, names in data["names"].items() for name in names.split(", ")}
+    return Lexicon(meaning, dict(data["plurals"]), names)
 
 
 @lru_cache(maxsize=1)
@@ -299,21 +306,25 @@ def _plain(word: str) -> str:
 def serving(words: Sequence[str], labels: Iterable[str] = ()) -> str:
     """The noun of the use that ``words`` state, "something to sit"; empty where they state none.
 
-    Of several uses: the one with most words, then one that a label of ``labels`` serves, then the first.
+    Of several uses: one that a label of ``labels`` serves, then the one with most words, then the first. A use whose
+    words belong to another one does not count: "wash hands" is not "wash".
     """
     stems = [_plain(word) for word in words]
-    uses = {use: len(plain) for word in stems for plain, use in _uses().get(word, ()) if plain.issubset(stems)}
-    if not uses:
-        return ""
-    most = max(uses.values())
-    best = [_FOR + use for use, count in uses.items() if count == most]
-    served = (n for n in best if any(lexicon().similarity(n, label) >= _NAMED_SO for label in labels))
-    return next(served, best[0])
+    uses = {use: plain for word in stems for plain, use in _uses().get(word, ()) if plain.issubset(stems)}
+    widest = [use for use, plain in uses.items() if not any(plain < other for other in uses.values())]
+    ranked = sorted((_FOR + use for use in widest), key=lambda noun: -len(noun.split()))
+    return next((noun for noun in ranked if is_served(noun, labels)), ranked[0] if ranked else "")
+
+
+def is_served(noun: str, labels: Iterable[str]) -> bool:
+    """Whether an object with one of ``labels`` serves the use ``noun``, "something to sit"."""
+    return any(lexicon().similarity(noun, label) >= _SERVES for label in labels)
 
 
 def is_known_noun(noun: str, labels: Iterable[str] = ()) -> bool:
     """Whether a noun in singular is a word of the lexicon, of ``labels`` or of the taxonomy, or a stated use."""
     known = noun in lexicon().meaning or noun in lexicon().labels or noun in labels or noun.startswith(_FOR)
+    known = known or noun in lexicon().names.values()
     return known or bool(noun_taxonomy().named(noun.split())[0])
 
 

@@ -1,0 +1,72 @@
+# mypy: ignore-errors
+"""Kernels of sites on a device, in NVIDIA Warp: searches of sorted keys, and interpolation."""
+
+import torch
+import warp as wp
+
+from embodied_perceptron.geometry.transforms import SITE_BITS
+
+wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)  # no banner on the standard output
+wp.init()
+wp.set_module_options({"enable_backward": False, "fuse_fp": False, "fast_math": False})
+
+_BITS = wp.constant(wp.int64(SITE_BITS))
+_MASK = wp.constant(wp.int64((1 << SITE_BITS) - 1))
+Longs, Table, Rows = wp.array(dtype=wp.int64), wp.array2d(dtype=wp.int64), wp.array2d(dtype=wp.int32)
+Floats, Matrix = wp.array(dtype=wp.float32), wp.array2d(dtype=wp.float32)
+
+
+@wp.func
+def row_of(keys: Longs, key: wp.int64):
+    """Row of a key in sorted keys, -1 where absent."""
+    low, high = wp.int32(0), wp.int32(keys.shape[0])
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    if low == keys.shape[0]:
+        return wp.int32(-1)
+    return wp.where(keys[low] == key, low, wp.int32(-1))
+
+
+@wp.kernel
+def locate(keys: Longs, wanted: Longs, steps: Table, masks: Longs, firsts: Table, absents: Table, rows: Rows):
+    """See :func:`~embodied_perceptron.sparse.sites.locate`; a table of one row, or column, holds for all of them."""
+    m, k = wp.tid()
+    row = row_of(keys, (wanted[m] & masks[wp.min(k, masks.shape[0] - 1)]) + steps[wp.min(m, steps.shape[0] - 1), k])
+    if row < 0:
+        rows[m, k] = wp.int32(absents[wp.min(m, absents.shape[0] - 1), 0])
+    else:
+        rows[m, k] = row - wp.int32(firsts[wp.min(m, firsts.shape[0] - 1), wp.min(k, firsts.shape[1] - 1)])
+
+
+@wp.kernel
+def interpolate(
+    keys: Longs, bases: Longs, coarse: Longs, stride: wp.int64, feats: Matrix, total: Matrix, weight: Floats
+):
+    """Twin of ``cpu_kernels.interpolate``, with the same bits."""
+    m = wp.tid()
+    step, edge, one = keys[m] - bases[m], stride * stride * stride, wp.int64(1)
+    x, y, z = step >> (_BITS + _BITS), (step >> _BITS) & _MASK, step & _MASK
+    for k in range(8):
+        i, j, n = wp.int64(k >> 2), wp.int64((k >> 1) & 1), wp.int64(k & 1)
+        w = (i * x + (one - i) * (stride - x)) * (j * y + (one - j) * (stride - y))
+        w = w * (n * z + (one - n) * (stride - z))
+        row = wp.int32(-1)
+        if w != wp.int64(0):
+            row = row_of(coarse, bases[m] + (((i << (_BITS + _BITS)) + (j << _BITS)) + n) * stride)
+        if row >= 0:
+            share = wp.float64(w) / wp.float64(edge)
+            weight[m] = wp.float32(wp.float64(weight[m]) + share)
+            for c in range(feats.shape[1]):
+                total[m, c] = wp.float32(wp.float64(total[m, c]) + wp.float64(feats[row, c]) * share)
+
+
+def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], *inputs: object) -> None:
+    """Launch a kernel on torch's stream, on the device of the first input, a tensor."""
+    device = inputs[0].device
+    stream = wp.stream_from_torch(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+    given = [wp.from_torch(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+    wp.launch(kernel, dim, inputs=given, device=wp.device_from_torch(device), stream=stream)
