@@ -288,6 +288,7 @@ def test_a_question_back_names_what_differs():
     answer = ground_objects("the chair", room)
     assert answer.status == AMBIGUOUS
     assert answer.reason == "2 chairs fit equally well: the one by the plant or the one by the lamp?"
+    assert ground_objects("the thing between the plant and the lamp", room).reason.startswith("2 things fit equally")
     rgb = np.array([[200.0, 30, 30], [20, 40, 200], [40, 130, 50], [230, 230, 230]])
     assert "the red one or the blue one?" in ground_objects("the chair", room, colors=rgb).reason
     only = ground_objects("the chair that is not red", room, colors=rgb)

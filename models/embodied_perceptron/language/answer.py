@@ -412,8 +412,7 @@ class _Answer:
             return GroundingStatus.FOUND, self._scored(listed, scores), self._reason(evidence, order[0])
         if equal.sum() > 1:
             tied = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
-            things = "things" if target.noun.startswith("something to ") else pluralize(target.noun)
-            reason = f"{len(tied)} {things} fit equally well{self._unchecked(evidence)}"
+            reason = f"{len(tied)} {_counted(target.noun)} fit equally well{self._unchecked(evidence)}"
             reason += self._question_back(tied)
             return (
                 GroundingStatus.AMBIGUOUS,
@@ -596,7 +595,7 @@ class _Answer:
             c = term.constraint
             enough = sum(fits[i] >= _HARDLY and evidence.category[i] >= _OF_KIND * kind for i in members)
             if c.is_superlative and c.rank > max(enough, 1) and not term.missing:
-                there = f"are only {enough} {pluralize(noun)}" if enough > 1 else f"is only one {noun}"
+                there = f"are only {enough} {_counted(noun)}" if enough > 1 else f"is only one {_counted(noun, False)}"
                 return f"number {c.rank} was asked for, but there {there}"
         return ""
 
@@ -628,7 +627,7 @@ class _Answer:
         wanted = meaning.number
         if wanted is not None and len(chosen) < wanted:
             there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
-            return GroundingStatus.NOT_FOUND, (), f"{wanted} {pluralize(noun)} were asked for, but there {there}"
+            return GroundingStatus.NOT_FOUND, (), f"{wanted} {_counted(noun)} were asked for, but there {there}"
         read = meaning.probability
         traits = [
             Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
@@ -642,7 +641,7 @@ class _Answer:
         found = [replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
         self.meant = tuple(found)
         if wanted is not None and len(chosen) > wanted:
-            words = f"{len(chosen)} {pluralize(noun)} fit, not {wanted}"
+            words = f"{len(chosen)} {_counted(noun)} fit, not {wanted}"
             return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
         states = [_words(c) for c in meaning.constraints if c.relation == "state"]
         names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
@@ -653,7 +652,7 @@ class _Answer:
         meaning, status, ranked, reason = self.meaning, decided.status, decided.ranked, decided.reason
         if meaning.target is None or status not in (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS) or not ranked:
             return decided
-        the = f"the {pluralize(meaning.target.noun) if meaning.target.plural else meaning.target.noun}"
+        the = f"the {_counted(meaning.target.noun, meaning.target.plural)}"
         if meaning.asked in UNKNOWN:
             is_made = f"{the} {'are' if meaning.target.plural else 'is'}"
             what = UNKNOWN[meaning.asked].format(is_made if meaning.asked == "material" else the)
@@ -979,6 +978,13 @@ class LowConfidenceCandidates:
                     kept.append(row)
             self._rows[noun] = kept[objects:]
         return self._rows[noun]
+
+
+def _counted(noun: str, plural: bool = True) -> str:
+    """The noun after a number; what names no kind of thing ("anything", "something to sit on") is a thing."""
+    if noun == ANYTHING or noun.startswith("something to "):
+        noun = "thing"
+    return pluralize(noun) if plural else noun
 
 
 def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
