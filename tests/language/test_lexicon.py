@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_perceptron.language.lexicon import affordances, lexicon, noun_taxonomy, serving, singular, split_words
+from embodied_perceptron.language.lexicon import (
+    affordances,
+    is_known_noun,
+    lexicon,
+    noun_taxonomy,
+    serving,
+    singular,
+    split_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -116,3 +124,7 @@ def test_of_several_uses_the_one_that_is_here_counts(words: list[str], labels: t
 def test_a_brand_or_regional_name_is_read_as_the_usual_noun(name: str, noun: str, plural: bool) -> None:
     (mention,) = lexicon().mentions(split_words(f"the {name}"))
     assert (mention.noun, mention.plural) == (noun, plural)
+
+
+def test_every_usual_noun_of_a_name_is_known() -> None:
+    assert [noun for noun in lexicon().names.values() if not is_known_noun(noun)] == []

@@ -43,6 +43,7 @@ from embodied_perceptron.language.colors import color_names, mean_colors
 from embodied_perceptron.language.decoding import speaks_of_states
 from embodied_perceptron.language.lexicon import (
     is_known_noun,
+    is_use,
     lexicon,
     likelihood_of_label,
     pluralize,
@@ -251,7 +252,7 @@ def _finite(objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple
 def _no(noun: str) -> str:
     if not is_known_noun(noun, ()) and noun != ANYTHING:
         return f"not known: {noun}, a word without a meaning here"
-    if noun.startswith("something to "):
+    if is_use(noun):
         return f"nothing here serves to {noun.removeprefix('something to ')}"
     return "there are no objects" if noun == ANYTHING else f"there is no {noun}"
 
@@ -423,7 +424,7 @@ class _Answer:
 
     def _any_will_do(self, target: ObjectPhrase) -> bool:
         """Whether each fitting object is a right answer: "any chair", "something to sit on", "somewhere to sit"."""
-        if self.meaning.any_of or target.noun.startswith("something to "):
+        if self.meaning.any_of or is_use(target.noun):
             return True
         first = self._phrase(target, ()).text.lower().split()[:1]
         return self.meaning.kind == "object" and not _INDEFINITE.isdisjoint(first)
@@ -982,7 +983,7 @@ class LowConfidenceCandidates:
 
 def _counted(noun: str, plural: bool = True) -> str:
     """The noun after a number; what names no kind of thing ("anything", "something to sit on") is a thing."""
-    if noun == ANYTHING or noun.startswith("something to "):
+    if noun == ANYTHING or is_use(noun):
         noun = "thing"
     return pluralize(noun) if plural else noun
 

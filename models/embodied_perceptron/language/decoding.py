@@ -92,6 +92,7 @@ _AXES = (
 _OUTRIGHT = 3.0  # weight of "the tallest"; "the tall one" has 1
 _ON_THE_FLOOR_M = 0.2
 _SAME = 0.7  # least similarity of a label that has the meaning of a noun
+_LEAST_CLAUSE = 3  # words of a use
 _REACH = 4  # most words from "of" to a plural, and from a length to its dimension
 _WHOLE_REACH = 8  # most words from a part to its whole
 _DEPTH = 3  # levels of landmarks: "by the table under the lamp at the window"
@@ -288,7 +289,7 @@ class Decoder:
                 if serves:
                     return serves
         related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
-        clause = any(place.last - place.first > 2 for place in places)
+        clause = any(place.last - place.first >= _LEAST_CLAUSE for place in places)
         alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
         if known or related or not (alone or clause or (is_noun and not is_known_noun(phrase.noun))):
             return ""

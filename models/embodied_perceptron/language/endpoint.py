@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from embodied_perceptron.config import ConfigError, LanguageOptions
-from embodied_perceptron.language.lexicon import lexicon, relation_words, serving, split_words
+from embodied_perceptron.language.lexicon import is_use, lexicon, relation_words, serving, split_words
 from embodied_perceptron.language.meaning import (
     ANYTHING,
     ATTRIBUTES,
@@ -238,7 +238,7 @@ def _as_lexicon_has_it(phrase: ObjectPhrase, labels: Sequence[str]) -> ObjectPhr
     if noun in (ANYTHING, "something", "object", "thing"):
         return replace(phrase, noun=ANYTHING)
     tokens = split_words(noun)
-    serves = serving([w.text for w in tokens], labels) if noun.startswith("something to ") else ""
+    serves = serving([w.text for w in tokens], labels) if is_use(noun) else ""
     head = next((m for m in lexicon().mentions(tokens, labels) if m.last == len(tokens)), None)
     if serves or head is None:
         return replace(phrase, noun=serves or noun, known=bool(serves))

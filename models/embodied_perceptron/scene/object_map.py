@@ -716,10 +716,6 @@ class ObjectMap:
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.existence.pause_s:
             dt_s = 0.0  # there was no perception
-        if now_ns < self._updated_ns:  # of a file from a later clock, or the clock was set back
-            for track in self._tracks.values():
-                if track.replaced_ns > now_ns:
-                    track.replaced_ns, track.last_seen_ns = now_ns, min(track.last_seen_ns, now_ns)
         self._updated_ns = now_ns
         self._updates += 1
         found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
@@ -1153,7 +1149,9 @@ class ObjectMap:
             newest = int(newest_ns[i])
             if not newest <= track.last_seen_ns <= self._updated_ns:
                 newest = last_seen(track.box, look.snapshot)
+            # times of a later clock: of a file, or before the clock was set back
             track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
+            track.replaced_ns = min(track.replaced_ns, self._updated_ns)
         return [t for t in near if t.id not in gone], alone
 
     def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:

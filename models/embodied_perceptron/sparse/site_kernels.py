@@ -19,16 +19,10 @@ Floats, Matrix = wp.array(dtype=wp.float32), wp.array2d(dtype=wp.float32)
 @wp.func
 def row_of(keys: Longs, key: wp.int64):
     """Row of a key in sorted keys, -1 where absent."""
-    low, high = wp.int32(0), wp.int32(keys.shape[0])
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    if low == keys.shape[0]:
+    if keys.shape[0] == 0:
         return wp.int32(-1)
-    return wp.where(keys[low] == key, low, wp.int32(-1))
+    row = wp.lower_bound(keys, key)  # the last one where all are below
+    return wp.where(keys[row] == key, row, wp.int32(-1))
 
 
 @wp.kernel

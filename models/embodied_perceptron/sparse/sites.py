@@ -260,7 +260,7 @@ class Sites:
 
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
-        return locate(self.keys, keys.flatten(), constant((0,), self.device)[None], -1).view_as(keys).long()
+        return locate(self.keys, keys, constant((0,), self.device)[None], -1)[:, 0].long()
 
     def rows_of(self, other: Sites) -> torch.Tensor:
         """(M,) int64 row of each site of ``other`` in this set, -1 where absent: :meth:`find` of sorted keys."""
@@ -556,8 +556,9 @@ def locate(
     Args:
         keys: (N,) sorted int64.
         wanted: (M,) int64; ``(wanted[m] & masks[k]) + steps[m, k]`` is searched.
-        steps: (M, K) or (1, K) int64; masks: K or one.
+        steps: (M, K) or (1, K) int64.
         absent: the result where there is none; a number, or (M, 1) int64.
+        masks: K, or one for all.
         firsts: (M, 1) or (1, K) int64, subtracted from the rows; None = 0.
 
     Returns (M, K) int32 rows.

@@ -133,7 +133,7 @@ class Lexicon:
         """
         if noun == label:
             return 1.0
-        if noun.startswith(_FOR) and noun not in self.meaning:
+        if is_use(noun) and noun not in self.meaning:
             serves = affordances().get(noun.removeprefix(_FOR), ())
             ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
             return max(ranked, default=0.0)
@@ -316,6 +316,11 @@ def serving(words: Sequence[str], labels: Iterable[str] = ()) -> str:
     return next((noun for noun in ranked if is_served(noun, labels)), ranked[0] if ranked else "")
 
 
+def is_use(noun: str) -> bool:
+    """Whether a noun stands for a use, as those of :func:`serving` do, "something to sit"."""
+    return noun.startswith(_FOR)
+
+
 def is_served(noun: str, labels: Iterable[str]) -> bool:
     """Whether an object with one of ``labels`` serves the use ``noun``, "something to sit"."""
     return any(lexicon().similarity(noun, label) >= _SERVES for label in labels)
@@ -323,8 +328,7 @@ def is_served(noun: str, labels: Iterable[str]) -> bool:
 
 def is_known_noun(noun: str, labels: Iterable[str] = ()) -> bool:
     """Whether a noun in singular is a word of the lexicon, of ``labels`` or of the taxonomy, or a stated use."""
-    known = noun in lexicon().meaning or noun in lexicon().labels or noun in labels or noun.startswith(_FOR)
-    known = known or noun in lexicon().names.values()
+    known = noun in lexicon().meaning or noun in lexicon().labels or noun in labels or is_use(noun)
     return known or bool(noun_taxonomy().named(noun.split())[0])
 
 
