@@ -24,6 +24,7 @@ from embodied_perceptron_ros.demo.demo import (
     is_right,
     queries_table,
     richest_view,
+    second_rate,
     summarise,
     summary_table,
     verdict,
@@ -148,6 +149,14 @@ def test_a_wrong_answer_is_told_and_is_no_failure():
     assert (wrong["status"], wrong["correct"], wrong["object_id"]) == ("NOT_FOUND", False, None)
     results = {**summarise(Path("s"), outcome(), FakePerception(), None), "queries": [wrong]}
     assert find_problems(results) == ()
+
+
+@pytest.mark.parametrize(
+    ("rate", "perception_hz", "expected"),
+    [(1.0, 4.0, 1.0), (1.0, 1.0, 0.5), (2.0, 3.0, 1.5), (1.0, 0.01, 0.2), (1.0, None, 0.2), (0.1, None, 0.1)],
+)
+def test_a_busy_computer_gets_time_for_the_second_drive(rate, perception_hz, expected):
+    assert second_rate(rate, perception_hz) == pytest.approx(expected)
 
 
 def test_the_richest_view_has_most_objects_in_it():
