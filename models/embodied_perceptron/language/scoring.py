@@ -281,11 +281,11 @@ class Scorer:
         for term in evidence.terms:
             meant = min(term.constraint.weight, 1.0)
             total = total * (1.0 - meant + meant * np.nan_to_num(self.likely(term), nan=1.0))
-        return np.where(self.unknown(evidence), UNDECIDED * total, total)
+        return np.asarray(np.where(self.unknown(evidence), UNDECIDED * total, total))
 
     def unknown(self, evidence: Evidence) -> NDArray[np.bool_]:
         """(N,) bool: the map lacks an attribute of the object that the sentence states, as a colour."""
-        lacks = evidence.may_be_excluded.copy()
+        lacks: NDArray[np.bool_] = evidence.may_be_excluded.copy()
         for term in evidence.terms:
             if term.constraint.relation in MAY_BE_UNKNOWN and not term.missing:
                 lacks |= np.isnan(self.likely(term))
