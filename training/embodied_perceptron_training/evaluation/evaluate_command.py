@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -29,6 +29,7 @@ from embodied_perceptron_training.evaluation.recordings.recording_command import
 from embodied_perceptron_training.evaluation.runner.options import (
     DEGRADE_HELP,
     PROCESSES,
+    TASKS,
     VIEWS,
     VIEWS_HELP,
     Common,
@@ -38,6 +39,7 @@ from embodied_perceptron_training.evaluation.runner.options import (
     MetricsFolder,
     Processes,
     Scenes,
+    Task,
     Views,
     Weights,
     with_common_options,
@@ -49,9 +51,6 @@ from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
 
 Metric = Literal["detection", "grounding", "occupancy"]
-Task = Literal[
-    "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
-]
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
 evaluate_app.command("referring")(referring)
 evaluate_app.command("recording")(recording)
@@ -303,7 +302,7 @@ def evaluate_tasks(
     run_evaluation("all" if only is None else only, spec, out, common.workers, command, pictures)
 
 
-for _task in get_args(Task):
+for _task in TASKS:
     add_former_name(evaluate_app, _task, f"evaluate all --only {_task}", evaluate_tasks, path="evaluate ", only=_task)
 add_former_name(evaluate_app, "card", "dev card", card, path="evaluate ")
 register_suites(evaluate_app)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -14,6 +14,10 @@ from embodied_perceptron.apps.command_line import out_folder
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.processes import Workers, choose_workers
 
+Task = Literal[
+    "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
+]
+TASKS: tuple[str, ...] = get_args(Task)
 DataSet = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Data set in EmbodiedScan's layout.")]
 
 
