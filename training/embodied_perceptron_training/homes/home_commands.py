@@ -35,7 +35,6 @@ def register(app: typer.Typer) -> None:
     app.command("generate")(generate_command)
     app.command("inspect")(inspect_command)
     app.command("export-bag")(export_bag_command)
-    add_dev_command(app, "map-error", map_error_command, former="map-error")
     add_dev_command(app, "mission-questions", mission_questions_command, former="mission-questions")
     add_former_name(app, "render-recording", "generate --drive", generate_command, drive=True)
 
@@ -317,22 +316,6 @@ def _print_statistics(numbers: dict[str, Any]) -> None:
     keys = ("scans", "views", "instances", "classes", "tilted", "prompts", "view_dependent", "hard")
     console.print(", ".join(f"{key} {numbers[key]}" for key in keys))
     console.print("instances by group: " + ", ".join(f"{k} {v}" for k, v in numbers["groups"].items()))
-
-
-def map_error_command(
-    recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
-    map_file: Annotated[Path, typer.Argument(exists=True, help="Map made from it: map.safetensors.")],
-) -> None:
-    """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
-    import json
-
-    from embodied_perceptron_training.homes.recording import map_error, map_points
-
-    try:
-        error = map_error(recording, map_points(map_file))
-    except (ValueError, OSError) as problem:
-        raise _fail(problem) from problem
-    typer.echo(json.dumps({name: round(value, 6) for name, value in error.items()}))
 
 
 def mission_questions_command(

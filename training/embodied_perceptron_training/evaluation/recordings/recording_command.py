@@ -103,19 +103,22 @@ def mission_score(
     recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
     objects: Annotated[Path, typer.Option(exists=True, help="objects.json of a map.")],
     occupancy: Annotated[Path, typer.Option(exists=True, help="occupancy.npz of the map.")],
+    saved_map: Annotated[Path, typer.Option("--map", exists=True, help="Saved map: map.safetensors.")],
 ) -> None:
-    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
+    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows, and the mean
+    distance in metres of its points to the true surfaces."""
     import json
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
     from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
-    from embodied_perceptron_training.homes.recording import watch_recording
+    from embodied_perceptron_training.homes.recording import map_error_m, map_points, watch_recording
 
     try:
         trajectory = watch_recording(recording)
         confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
         figures = score_objects(trajectory, confirmed) | score_occupancy(trajectory, read_occupancy_npz(occupancy))
+        figures["map_error_m"] = map_error_m(recording, map_points(saved_map))
     except (ValueError, OSError) as problem:
         typer.secho(f"error: {problem}", fg="red", err=True)
         raise typer.Exit(1) from problem
-    typer.echo(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    typer.echo(json.dumps({name: round(value, 5) for name, value in figures.items()}))
