@@ -200,8 +200,7 @@ def check_heads(inference: Predictor, tasks: tuple[str, ...]) -> None:
 
 def scene_names(spec: EvaluationSpec) -> list[str]:
     """Names of the scenes in order. Raises :class:`EvaluationError` where there is none."""
-    dataset = _dataset(spec.data, spec.split)
-    names = [dataset[i].sample_idx for i in range(len(dataset))]
+    names = [scan.sample_idx for scan in dataset(spec.data, spec.split)]
     if not names:
         raise EvaluationError(f"{spec.data} has no scene in split {spec.split}")
     return names[: spec.scenes]
@@ -217,7 +216,7 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
     """Load one scene. Raises :class:`CorruptSceneError` for missing or damaged files."""
     try:
         return load_scene(
-            _dataset(spec.data, spec.split),
+            dataset(spec.data, spec.split),
             name,
             spec.views,
             spec.turn_seed,
@@ -231,7 +230,8 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
 
 
 @functools.lru_cache(maxsize=2)
-def _dataset(data: str, split: str) -> EmbodiedScanDataset:
+def dataset(data: str, split: str) -> EmbodiedScanDataset:
+    """The data set, opened once per process. Raises as :class:`EmbodiedScanDataset`."""
     return EmbodiedScanDataset(Path(data), split)
 
 
@@ -239,7 +239,7 @@ def _dataset(data: str, split: str) -> EmbodiedScanDataset:
 def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
     """Sentences of one file by scan; none where the file of ``negatives`` is missing (EmbodiedScan has none)."""
     try:
-        return by_scan(_dataset(data, split).prompts(name))
+        return by_scan(dataset(data, split).prompts(name))
     except FileNotFoundError:
         if name == "negatives":
             return {}

@@ -3,7 +3,6 @@ scenes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ def grand(
 ) -> None:
     """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts;
     how well the reader of sentences grounds their phrases (dense/)."""
-    from embodied_perceptron.recordings.files import write_atomically  # torch loads only when needed
+    from embodied_perceptron.recordings.files import write_json  # torch loads only when needed
     from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids
     from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
@@ -63,7 +62,7 @@ def grand(
         ("texts.json", [_entry(text) for text in scored]),
         ("references.json", scene_file(known, scored)),  # for `ground` and `evaluate referring`
     ):
-        write_atomically(out / name, (json.dumps(content, indent=1) + "\n").encode())
+        write_json(out / name, content)
     table = Table("figure", title=f"{len(scored)} texts of {texts.name}")
     table.add_column("%", justify="right")
     for name, value in figures.items():

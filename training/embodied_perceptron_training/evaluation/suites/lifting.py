@@ -19,6 +19,7 @@ import numpy as np
 
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.detections import (
@@ -148,4 +149,4 @@ def run_lifting(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None
 def write_lifting(spec: SuiteSpec, run: SuiteRun[LiftingResult], folder: Path) -> None:
     """Write the counts of every home and form into ``homes.json``. Raises ``OSError``."""
     counts = {r.name: {form: dict(c) for form, c in r.counts.items()} for r in run.results}
-    (folder / "homes.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "homes.json", counts)

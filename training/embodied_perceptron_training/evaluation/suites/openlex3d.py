@@ -38,7 +38,6 @@ from ``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.np
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,7 @@ from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_atomically
+from embodied_perceptron.recordings.files import read_json, write_atomically, write_json
 from embodied_perceptron.results import Detections, Perception, SceneObject
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
@@ -771,4 +770,4 @@ def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None, out: Path) 
 def write_openlex3d(spec: SuiteSpec, run: SuiteRun[OpenLexResult], out: Path) -> None:
     """Write ``scenes.json``: the numbers of points and objects of each scene."""
     counts = {r.name: {"points": len(r.truth.points_m), "objects": len(r.truth.scored())} for r in run.results}
-    write_atomically(out / "scenes.json", (json.dumps(counts, indent=1) + "\n").encode())
+    write_json(out / "scenes.json", counts)

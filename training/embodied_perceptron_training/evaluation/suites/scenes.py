@@ -9,12 +9,10 @@ a view shows.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import cv2
@@ -23,8 +21,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
+from embodied_perceptron_training.evaluation.runner.evaluate import (
+    EvaluationSpec,
+    cached_predictor,
+    dataset,
+    load,
+    scene_names,
+)
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
@@ -94,12 +97,6 @@ class SuiteScene:
         return dict(zip(self.scene.ids.tolist(), self.scene.labels, strict=True))
 
 
-@functools.lru_cache(maxsize=2)
-def suite_dataset(data: str, split: str) -> EmbodiedScanDataset:
-    """The data set, opened once per process."""
-    return EmbodiedScanDataset(Path(data), split)
-
-
 def is_home(name: str) -> bool:
     """Whether a scan is a synthetic home, by its sample_idx."""
     return name.split("/")[0] == "synthetic"
@@ -111,7 +108,7 @@ def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
     if not is_home(name):
         return SuiteScene(scene, None)
     try:
-        images = suite_dataset(spec.data, spec.split).by_name(name).images
+        images = dataset(spec.data, spec.split).by_name(name).images
         record = load_record(spec.data, name)
         number = {int(i["object_id"]) + 1: int(i["bbox_id"]) for i in record["instances"]}
     except (OSError, ValueError, KeyError) as error:

@@ -23,7 +23,8 @@ from rich.table import Table
 
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
-from embodied_perceptron.recordings.artifacts import write_json, write_png
+from embodied_perceptron.recordings.artifacts import write_png
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import draw_boxes_on_image
