@@ -36,6 +36,15 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+@contextmanager
+def user_errors(exit_code: int = EXIT_BAD_INPUT) -> Iterator[None]:
+    """Raise ``CommandError`` with the message of a ``ValueError`` or ``OSError`` of the block."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), exit_code) from error
+
+
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

@@ -25,6 +25,7 @@ from embodied_perceptron.apps.command_line import (
     load_plugin,
     out_file,
     out_folder,
+    user_errors,
 )
 from embodied_perceptron.apps.reading_options import (
     MAP_NAME,
@@ -427,10 +428,8 @@ def _write_map(out: Path, scene: Perception) -> str:
         cells = scene.semantic
         return f"{len(cells.labels)} cells of {cells.cell_size_m:g} m, {len(cells.classes)} classes"
     if out.suffix == ".bt":
-        try:
+        with user_errors():
             write_octomap(out, scene.voxels.coords, scene.voxels.voxel_size_m)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
     elif out.suffix == ".glb":
         write_glb(out, scene.voxels, scene.objects, {o.id: color_of_id(o.id) for o in scene.objects})
     elif out.suffix == ".ply":

@@ -19,6 +19,7 @@ from embodied_perceptron.apps.command_line import (
     add_former_name,
     out_file,
     out_folder,
+    user_errors,
     writable_file,
 )
 from embodied_perceptron.apps.reading_options import with_detectors
@@ -81,11 +82,8 @@ def files(
     # torch loads only when needed
     from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
-    try:
+    with user_errors():
         figures = evaluate_files(metric, predictions, ground_truth)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
     table = Table(title=f"{metric}: {predictions.name} against {ground_truth.name}")
     table.add_column("figure")
     table.add_column("%", justify="right")
@@ -198,18 +196,12 @@ def calibrate_witnesses(
     from embodied_perceptron.recordings.files import write_atomically
     from embodied_perceptron_training.evaluation.calibration.detector_fit import cross_validated, fit, record_home
 
-    with TaskProgress("replaying homes") as shown:
+    with TaskProgress("replaying homes") as shown, user_errors():
         homes = []
         for number, folder in enumerate(recordings):
             shown.update(number, len(recordings), str(folder))
-            try:
-                homes.append(record_home(folder, settings, perceive_every))
-            except (ValueError, OSError) as error:
-                raise CommandError(str(error)) from error
-    try:
+            homes.append(record_home(folder, settings, perceive_every))
         model, report = fit(homes), cross_validated(homes)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     measured = {
         "homes": len(homes),
         "places": sum(len(home.hypotheses) for home in homes),

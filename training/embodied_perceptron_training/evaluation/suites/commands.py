@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress, user_errors
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
@@ -35,17 +35,12 @@ def register(app: typer.Typer) -> None:
 
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
-    """The specification of a suite's run; ``others``: further fields. Exits with status 2 and a message for a wrong
-    one."""
+    """The specification of a suite's run; ``others``: further fields. Raises ``EvaluationError`` for a wrong one."""
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
     data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
     trained = None if training is None else known_everywhere(training, common.workers)
-    try:
-        return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
 
 
 def pope(
@@ -183,14 +178,14 @@ def _suite(
     from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
 ) -> None:
-    """Run or read, print, and write; exits with status 2 and a message for a wrong file or data set."""
+    """Run or read, print, and write. Raises ``CommandError`` for a wrong file or data set."""
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
     done: SuiteRun[Any] | None = None
-    try:
+    with user_errors():
         out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
         if run is None:
             figures, facts = from_files()
@@ -207,9 +202,6 @@ def _suite(
         write_suite_report(out, title, figures, facts, skipped, command)
         if done is not None:
             write_details(spec, done, out)
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
     console.print(title, style="bold")
     for table in _on_one_screen(figures):
         console.print(table)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError, out_folder
+from embodied_perceptron.apps.command_line import out_folder, user_errors
 
 if TYPE_CHECKING:
     from embodied_perceptron.results import Grounding, SceneObject
@@ -40,7 +40,7 @@ def grand(
     from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
-    try:
+    with user_errors():
         known = read_scenes(scenes)
         scored = read_texts(texts, known, kind)
         figures = score_texts(scored, known)
@@ -54,8 +54,6 @@ def grand(
         figures |= {f"dense/{figure}": value for figure, value in dense.as_dict().items()}
         if truth is not None:
             figures |= {f"objects/{k}": v for k, v in score_ids(scored, read_texts(truth, known, kind)).items()}
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("metrics.json", figures),
