@@ -80,7 +80,7 @@ def perfect_detections(instances: NDArray[np.integer], view: int, labels: Mappin
 def noisy_detections(
     detections: Sequence[Detection2d], classes: Sequence[str], how: Degradation, rng: np.random.Generator
 ) -> list[Detection2d]:
-    """The detections with the misses, confusions and jitter of ``how``; masks are stretched with their boxes. Detections are
+    """The detections, missed, confused and jittered as in ``how``; masks are stretched with their boxes. Detections are
     clipped to the image and dropped where nothing is left. Raises ``ValueError`` for confusion with fewer than two
     classes."""
     names = sorted(set(classes))
