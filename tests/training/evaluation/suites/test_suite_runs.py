@@ -79,7 +79,7 @@ def invoke(*words: str) -> tuple[int, str]:
     app = typer.Typer()
     register(app)
     result = CliRunner().invoke(app, ["evaluate", *words])
-    return result.exit_code, result.output + str(result.exception or "")
+    return getattr(result.exception, "exit_code", result.exit_code), result.output + str(result.exception or "")
 
 
 def hashed(texts: Sequence[str]) -> Prompts:
