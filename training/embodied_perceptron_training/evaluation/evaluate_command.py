@@ -20,6 +20,7 @@ from embodied_perceptron.apps.command_line import (
     out_file,
     out_folder,
     user_errors,
+    with_option_groups,
     writable_file,
 )
 from embodied_perceptron.apps.reading_options import with_detectors
@@ -43,7 +44,6 @@ from embodied_perceptron_training.evaluation.runner.options import (
     Task,
     Views,
     Weights,
-    with_common_options,
 )
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 from embodied_perceptron_training.evaluation.runner.results_command import results
@@ -242,7 +242,7 @@ def write_metrics(figures: dict[str, float], folder: Path) -> None:
 
 
 @evaluate_app.command("all")
-@with_common_options
+@with_option_groups
 def evaluate_tasks(
     common: Common,
     data: DataSet,
@@ -281,7 +281,7 @@ def evaluate_tasks(
         from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
         from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
-    folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
+    folder, weights = (known_everywhere(name, common.cluster) for name in (data, common.weights))
     tasks = ALL_TASKS if only is None else (only,)
     settings = (common.split, weights, tasks, common.scenes, views or 0, turn_seed, prompts)
     if degrade and not Path(detections).is_file():
@@ -291,7 +291,7 @@ def evaluate_tasks(
         detections = str(write_degraded(detections, out / "detections.json", Degradation.of_text(degrade)))
     spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-    run_evaluation("all" if only is None else only, spec, out, common.workers, command, pictures)
+    run_evaluation("all" if only is None else only, spec, out, common.cluster, command, pictures)
 
 
 for _task in TASKS:

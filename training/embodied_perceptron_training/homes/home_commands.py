@@ -16,16 +16,9 @@ from embodied_perceptron.apps.command_line import (
     how_to_go_on,
     out_folder,
     user_errors,
+    with_option_groups,
 )
-from embodied_perceptron.apps.reading_options import (
-    DepthScale,
-    PoseOffset,
-    Poses,
-    PoseScale,
-    TfTopic,
-    open_source,
-    reading_options,
-)
+from embodied_perceptron.apps.reading_options import ReadingOptions
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
@@ -246,6 +239,7 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
     Console().print(table)
 
 
+@with_option_groups
 def export_bag_command(
     source: Annotated[
         Path, typer.Argument(exists=True, help="A recording (TUM folder or bag), or with --scan a data set.")
@@ -254,11 +248,8 @@ def export_bag_command(
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
     rate: Annotated[float, typer.Option("--fps", "--rate", min=0.01, help="Frames per second.")] = 10.0,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    tf_topic: TfTopic = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Convert a sequence to an MCAP bag with images, camera_info, /tf and /tf_static."""
     if out.exists():
@@ -269,8 +260,7 @@ def export_bag_command(
 
     with user_errors():
         if scan is None:
-            options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-            recording: Recording = open_source(source, **options)
+            recording: Recording = reading.open(source)
         else:
             recording = ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate)
         nothing = f"{out} is not written; the same command begins again"

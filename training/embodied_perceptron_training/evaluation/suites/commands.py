@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress, user_errors
+from embodied_perceptron.apps.command_line import TaskProgress, user_errors, with_option_groups
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
+from embodied_perceptron_training.evaluation.runner.options import Common, Scenes
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ DetectorLayout = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
     for suite in (pope, arkitscenerefer, openlex3d, robustness, lifting):
-        app.command(suite.__name__)(with_common_options(suite))
+        app.command(suite.__name__)(with_option_groups(suite))
 
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
     """The specification of a suite's run; ``others``: further fields. Raises ``EvaluationError`` for a wrong one."""
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
-    data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
-    trained = None if training is None else known_everywhere(training, common.workers)
+    data, weights = (known_everywhere(name, common.cluster) for name in (common.data, common.weights))
+    trained = None if training is None else known_everywhere(training, common.cluster)
     return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
 
 
@@ -101,7 +101,7 @@ def arkitscenerefer(
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
-    records, file = (None if p is None else known_everywhere(p, common.workers) for p in (references, detector))
+    records, file = (None if p is None else known_everywhere(p, common.cluster) for p in (references, detector))
     lifts = {"detector": file or "", "layout": detector_layout, "cluster_m": cluster_m}
     _suite(
         "arkitscenerefer",
@@ -152,7 +152,7 @@ def robustness(
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import robustness as suite
 
-    file = "" if detector is None else known_everywhere(detector, common.workers)
+    file = "" if detector is None else known_everywhere(detector, common.cluster)
     spec = suite_spec(common, levels=levels, detector=file, layout=detector_layout)
     _suite("robustness", common, spec, suite.run_robustness, dict, suite.write_robustness)
 
@@ -191,7 +191,7 @@ def _suite(
             figures, facts = from_files()
         else:
             with TaskProgress(title) as progress:
-                done = run(spec, common.workers, progress.update)
+                done = run(spec, common.cluster, progress.update)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
