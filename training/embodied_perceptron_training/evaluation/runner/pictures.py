@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.recordings.image_codec import encode_color_file
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
@@ -126,10 +127,7 @@ def is_shown(thing: SceneObject, view: PosedFrame) -> bool:
 
 def save_picture(image: Image, path: Path) -> None:
     """Write a JPEG. Raises ``OSError`` when it cannot be written."""
-    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
-    if not done:
-        raise OSError(f"cannot encode {path}")
-    path.write_bytes(data.tobytes())
+    path.write_bytes(encode_color_file(image, ".jpg", 88))
 
 
 def _titled(image: Image, title: str) -> Image:

@@ -51,16 +51,14 @@ from embodied_perceptron_training.evaluation.suites.refer_lift import (
 )
 from embodied_perceptron_training.evaluation.suites.scenes import (
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
 )
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
@@ -400,20 +398,15 @@ def _first_box(answer: Grounding, T: F64) -> Answer | None:
     return Answer.of_box(axis_aligned(transform_boxes(T, box).numpy())[0])
 
 
-def run_arkitscenerefer(
-    spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None
-) -> SuiteRun[ReferResult]:
-    """``IoU@k`` and ``Dist@l`` of the deployed perceptron; of a lifted 2-D detector under ``detector/``; upper bounds
-    of lifting under ``bound_perfect_masks/`` and ``bound_noisy_masks/``; with the published choice of the cluster under
-    ``.../biggest_cluster/``."""
+def _check(spec: SuiteSpec) -> None:
     if spec.references is not None:
-        _records(spec.references)  # a damaged file is no fault of a scene
-    return run_scenes(
-        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
-    )
+        _records(spec.references)
 
 
 def _score(spec: SuiteSpec, results: Sequence[ReferResult]) -> Scored:
+    """``IoU@k`` and ``Dist@l`` of the deployed perceptron; of a lifted 2-D detector under ``detector/``; upper bounds
+    of lifting under ``bound_perfect_masks/`` and ``bound_noisy_masks/``; with the published choice of the cluster under
+    ``.../biggest_cluster/``."""
     asked = [r for r in results if r.references]
     truth = [record for r in asked for record in r.references]
     if not truth and spec.references is not None:
@@ -444,3 +437,6 @@ def write_refer(spec: SuiteSpec, run: SuiteRun[ReferResult], out: Path) -> None:
         name = f"answers_{system}.json" if system else "answers.json"
         given = [a for result in asked for a in result.answers[system]]
         write_refer_answers(out / name, records, given)
+
+
+SUITE = Suite(_evaluate, _score, write_refer, _check)

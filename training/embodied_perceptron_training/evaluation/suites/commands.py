@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from embodied_perceptron_training.evaluation.runner.options import Common, Scene
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 
 if TYPE_CHECKING:
-    from embodied_perceptron_training.evaluation.suites.scenes import SuiteRun, SuiteSpec
+    from embodied_perceptron_training.evaluation.suites.scenes import Suite, SuiteRun, SuiteSpec
 
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
@@ -68,14 +69,10 @@ def pope(
         from embodied_perceptron_training.evaluation.suites import pope as suite
 
     spec = suite_spec(common, seed, training)
-    _suite(
-        "pope",
-        common,
-        spec,
-        suite.run_pope if answers is None and scene_list is None else None,
-        lambda: suite.score_pope_files(spec, scene_list, answers, common.out),
-        suite.write_pope,
-    )
+    from_files = None
+    if answers is not None or scene_list is not None:
+        from_files = partial(suite.score_pope_files, spec, scene_list, answers, common.out)
+    _suite("pope", common, spec, suite.SUITE, from_files)
 
 
 def arkitscenerefer(
@@ -107,9 +104,8 @@ def arkitscenerefer(
         "arkitscenerefer",
         common,
         suite_spec(common, seed, references=records, **lifts),
-        suite.run_arkitscenerefer if answers is None else None,
-        lambda: suite.score_refer_files(references, answers),
-        suite.write_refer,
+        suite.SUITE,
+        None if answers is None else partial(suite.score_refer_files, references, answers),
     )
 
 
@@ -129,9 +125,8 @@ def openlex3d(
         "openlex3d",
         common,
         spec,
-        suite.run_openlex3d if predictions is None else None,
-        lambda: suite.score_openlex3d_files(spec, predictions, common.out),
-        suite.write_openlex3d,
+        suite.SUITE,
+        None if predictions is None else partial(suite.score_openlex3d_files, spec, predictions, common.out),
     )
 
 
@@ -154,7 +149,7 @@ def robustness(
 
     file = "" if detector is None else known_everywhere(detector, common.cluster)
     spec = suite_spec(common, levels=levels, detector=file, layout=detector_layout)
-    _suite("robustness", common, spec, suite.run_robustness, dict, suite.write_robustness)
+    _suite("robustness", common, spec, suite.SUITE)
 
 
 def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the degraded detections.")] = 0) -> None:
@@ -167,16 +162,15 @@ def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import lifting as suite
 
-    _suite("lifting", common, suite_spec(common, seed), suite.run_lifting, dict, suite.write_lifting)
+    _suite("lifting", common, suite_spec(common, seed), suite.SUITE)
 
 
 def _suite(
     title: str,
     common: Common,
     spec: SuiteSpec,
-    run: Callable[..., SuiteRun[Any]] | None,
-    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
-    write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
+    suite: Suite[Any],
+    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]] | None = None,
 ) -> None:
     """Run or read, print, and write. Raises ``CommandError`` for a wrong file or data set."""
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
@@ -187,11 +181,11 @@ def _suite(
     done: SuiteRun[Any] | None = None
     with user_errors():
         out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
-        if run is None:
+        if from_files is not None:
             figures, facts = from_files()
         else:
             with TaskProgress(title) as progress:
-                done = run(spec, common.cluster, progress.update)
+                done = suite.run(spec, common.cluster, progress.update)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
@@ -201,7 +195,7 @@ def _suite(
             }
         write_suite_report(out, title, figures, facts, skipped, command)
         if done is not None:
-            write_details(spec, done, out)
+            suite.write(spec, done, out)
     console.print(title, style="bold")
     for table in _on_one_screen(figures):
         console.print(table)

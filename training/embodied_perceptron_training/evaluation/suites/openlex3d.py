@@ -63,16 +63,14 @@ from embodied_perceptron_training.evaluation.suites.refer_lift import pixels_to_
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
 )
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -719,12 +717,8 @@ def _evaluate(spec: SuiteSpec, name: str) -> OpenLexResult:
     return OpenLexResult(name, truth, closed_set_export(perceptron, perception), repeated)
 
 
-def run_openlex3d(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[OpenLexResult]:
+def _score(spec: SuiteSpec, results: Sequence[OpenLexResult]) -> Scored:
     """``top{1,5,10}/<tier>``, set ranking and retrieval of the closed-set export, with MiniLM's text features."""
-    return run_scenes(spec.plain, functools.partial(_evaluate, spec), _score, workers, progress)
-
-
-def _score(results: Sequence[OpenLexResult]) -> Scored:
     labels, queries = scene_prompts(r.truth for r in results)
     classes = embed(sorted({name for r in results for name in r.export.classes}))
     exported = [(r.truth, r.export.embedded(classes)) for r in results]
@@ -771,3 +765,6 @@ def write_openlex3d(spec: SuiteSpec, run: SuiteRun[OpenLexResult], out: Path) ->
     """Write ``scenes.json``: the numbers of points and objects of each scene."""
     counts = {r.name: {"points": len(r.truth.points_m), "objects": len(r.truth.scored())} for r in run.results}
     write_json(out / "scenes.json", counts)
+
+
+SUITE = Suite(_evaluate, _score, write_openlex3d)

@@ -62,18 +62,16 @@ from embodied_perceptron_training.evaluation.suites.object_states import (
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     is_home,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
 )
 from embodied_perceptron_training.homes.generate import load_record
-from embodied_perceptron_training.processes import Workers
 
 PROTOCOLS = ("random", "popular", "adversarial")
 FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
@@ -542,18 +540,15 @@ def _dense(perceptron: Perceptron, language: Path, boxes: Mapping[int, F64]) -> 
         raise CorruptSceneError(str(error)) from error
 
 
-def run_pope(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[PopeResult]:
-    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the deployed perceptron. For homes also
-    ``dense/...`` (:mod:`~embodied_perceptron_training.evaluation.metrics.dense_grounding`), ``grounded/<kind>/...``
-    (:func:`grounded_metrics`) and ``states/<name>/...`` (:mod:`.object_states`)."""
+def _check(spec: SuiteSpec) -> None:
     if spec.training is not None:
-        training_statistics(spec.training)  # a damaged file is no fault of a scene
-    return run_scenes(
-        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
-    )
+        training_statistics(spec.training)
 
 
 def _score(spec: SuiteSpec, results: Sequence[PopeResult]) -> Scored:
+    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the deployed perceptron. For homes also
+    ``dense/...`` (:mod:`~embodied_perceptron_training.evaluation.metrics.dense_grounding`), ``grounded/<kind>/...``
+    (:func:`grounded_metrics`) and ``states/<name>/...`` (:mod:`.object_states`)."""
     answers = {(r.presence.scene_id, name): yes for r in results for name, yes in r.answers.items()}
     figures = score_pope(pope_questions(spec, [r.presence for r in results]), answers)
     figures |= grounded_metrics(
@@ -618,3 +613,6 @@ def write_pope(spec: SuiteSpec, run: SuiteRun[PopeResult], out: Path) -> None:
     write_scene_list(out / "scenes.json", scenes)
     write_questions(out / "questions.json", pope_questions(spec, scenes))
     write_answers(out / "answers.json", answers)
+
+
+SUITE = Suite(_evaluate, _score, write_pope, _check)

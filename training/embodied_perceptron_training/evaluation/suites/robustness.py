@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -38,13 +37,12 @@ from embodied_perceptron_training.evaluation.runner.evaluate import cached_predi
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
 from embodied_perceptron_training.evaluation.suites.report import TABLES
-from embodied_perceptron_training.evaluation.suites.scenes import Progress, Scored, SuiteRun, SuiteSpec, run_scenes
+from embodied_perceptron_training.evaluation.suites.scenes import Scored, Suite, SuiteRun, SuiteSpec
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
@@ -348,12 +346,8 @@ def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
     }
 
 
-def run_robustness(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[FactorResult]:
-    """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
-    return run_scenes(spec.plain, partial(_evaluate, spec), partial(_score, spec), workers, progress)
-
-
 def _score(spec: SuiteSpec, results: Sequence[FactorResult]) -> Scored:
+    """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
     figures = robustness_figures(results)
     if not figures:
         raise EvaluationError("no home has a target for any factor")
@@ -402,3 +396,6 @@ def write_robustness(spec: SuiteSpec, run: SuiteRun[FactorResult], out: Path) ->
     write_json(out / "curves.json", curve_data(run.results))
     tables = (out / TABLES).read_text(encoding="utf-8")
     write_atomically(out / TABLES, (tables + curves_markdown(run.results)).encode())
+
+
+SUITE = Suite(_evaluate, _score, write_robustness)

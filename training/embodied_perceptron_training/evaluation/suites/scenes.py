@@ -9,10 +9,12 @@ a view shows.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import cv2
@@ -134,20 +136,31 @@ def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron,
     return perceptron, perceptron.perceive(window_m=math.inf)
 
 
-def run_scenes(
-    spec: EvaluationSpec,
-    work: Callable[[str], Result],
-    score: Callable[[list[Result]], Scored],
-    workers: Workers = 1,
-    progress: Progress | None = None,
-) -> SuiteRun[Result]:
-    """``work`` (picklable) for every scene of ``spec`` by name, then ``score`` of all results.
+@dataclass(frozen=True)
+class Suite(Generic[Result]):
+    """The parts of a suite; ``evaluate`` can be sent to worker processes.
 
-    Raises :class:`EvaluationError` where no scene is left, and what ``work`` and ``score`` raise.
+    Attributes:
+        evaluate: result of one scene, by name.
+        score: figures and notes of all results.
+        write: writes further files of a run into a folder.
+        check: raises for wrong settings, which are no fault of a scene.
     """
-    start = time.perf_counter()
-    outcome = map_scenes(work, scene_names(spec), workers, progress)
-    if not outcome.results:
-        raise EvaluationError("no scene to score")
-    figures, notes = score(outcome.results)
-    return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
+
+    evaluate: Callable[[SuiteSpec, str], Result]
+    score: Callable[[SuiteSpec, list[Result]], Scored]
+    write: Callable[[SuiteSpec, SuiteRun[Result], Path], None]
+    check: Callable[[SuiteSpec], object] = lambda spec: None
+
+    def run(self, spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[Result]:
+        """Evaluate every scene of ``spec``, then score all results.
+
+        Raises :class:`EvaluationError` where no scene is left, and what the parts raise.
+        """
+        start = time.perf_counter()
+        self.check(spec)
+        outcome = map_scenes(functools.partial(self.evaluate, spec), scene_names(spec.plain), workers, progress)
+        if not outcome.results:
+            raise EvaluationError("no scene to score")
+        figures, notes = self.score(spec, outcome.results)
+        return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)

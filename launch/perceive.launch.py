@@ -1,1 +1,0 @@
-../ros_ws/src/embodied_perceptron_ros/launch/perceive.launch.py
