@@ -101,7 +101,7 @@ def mission_score(
     recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
     objects: Annotated[Path, typer.Option(exists=True, help="objects.json of a map.")],
     occupancy: Annotated[Path, typer.Option(exists=True, help="occupancy.npz of the map.")],
-    saved_map: Annotated[Path, typer.Option("--map", exists=True, help="Saved map: map.safetensors.")],
+    saved_map: Annotated[Path, typer.Option("--map", exists=True, help="A map: map.safetensors.")],
 ) -> None:
     """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows, and the mean
     distance in metres of its points to the true surfaces."""
