@@ -52,58 +52,6 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 
 @njit(cache=True, nogil=True)
-def canonical(boxes: Array) -> Array:
-    """Compute ``canonical_boxes`` of :mod:`.boxes`."""
-    n = boxes.shape[0]
-    rot = frames(boxes)[2]
-    out: Array = boxes.copy()
-    x, y, z = np.empty(3), np.empty(3), np.empty(3)
-    for row in range(n):
-        R = rot[row]
-        k = 0
-        for axis in (1, 2):
-            if abs(R[2, axis]) > abs(R[2, k]):
-                k = axis
-        i, j = (k + 1) % 3, (k + 2) % 3
-        length, width = boxes[row, 3 + i], boxes[row, 3 + j]
-        sign = -1.0 if R[2, k] < 0 else 1.0
-        for c in range(3):
-            z[c] = sign * R[c, k]
-        first = length > width
-        if abs(length - width) <= 1e-6 * (length + width):  # equally long: the angle decides
-            for c in range(3):
-                x[c] = R[c, i]
-            _cross(z, x, y)
-            turned = abs(math.atan2(-y[0], y[1]))
-            first = turned <= math.pi / 4 or turned >= math.pi * 3 / 4
-        for c in range(3):
-            x[c] = R[c, i] if first else R[c, j]
-        _cross(z, x, y)
-        alpha = math.atan2(-y[0], y[1])
-        if alpha > math.pi / 2 or alpha <= -math.pi / 2:
-            for c in range(3):
-                x[c], y[c] = -x[c], -y[c]
-        out[row, 3], out[row, 4] = (length, width) if first else (width, length)
-        out[row, 5] = boxes[row, 3 + k]
-        cos_beta = math.hypot(y[0], y[1])
-        if cos_beta < 10 * _EPS:
-            out[row, 6], out[row, 8] = math.atan2(x[1], x[0]), 0.0
-        else:
-            alpha = math.atan2(-y[0], y[1])
-            ca, sa = math.cos(alpha), math.sin(alpha)
-            out[row, 6], out[row, 8] = alpha, math.atan2(ca * z[0] + sa * z[1], ca * x[0] + sa * x[1])
-        out[row, 7] = math.atan2(y[2], cos_beta)
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _cross(a: Array, b: Array, out: Array) -> None:
-    out[0] = a[1] * b[2] - a[2] * b[1]
-    out[1] = a[2] * b[0] - a[0] * b[2]
-    out[2] = a[0] * b[1] - a[1] * b[0]
-
-
-@njit(cache=True, nogil=True)
 def _clip(src: Array, n: int, dst: Array, axis: int, sign: float, limit: float) -> int:
     """Sutherland-Hodgman: the part of polygon ``src[:n]`` with ``sign * p[axis] <= limit`` into ``dst``; its length."""
     m = 0
@@ -381,38 +329,10 @@ def iou_pairs(
 
 @njit(cache=True, nogil=True)
 def greedy_nms(
-    center: Array, half: Array, rot: Array, labels: NDArray[np.int64], threshold: float
-) -> NDArray[np.bool_]:  # pragma: no cover - compiled
-    """Boxes in order of falling score -> (N,) bool, kept: none better kept one of its label has IoU > threshold."""
-    n = center.shape[0]
-    keep = np.ones(n, dtype=np.bool_)
-    low, high, volume = _world_bounds(center, half, rot)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
-    for a in range(n):
-        i = by_label[a]
-        if not keep[i]:
-            continue
-        for b in range(a + 1, n):
-            j = by_label[b]
-            if labels[j] != labels[i]:
-                break
-            if not keep[j]:
-                continue
-            if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
-                iou = _iou_of_pair(
-                    center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
-                    threshold, small, polygon, work,
-                )  # fmt: skip
-                keep[j] = iou <= threshold
-    return keep
-
-
-@njit(cache=True, nogil=True)
-def greedy_nms_with_votes(
     center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], threshold: float, voting: float
 ) -> tuple[NDArray[np.bool_], Array]:  # pragma: no cover - compiled
-    """Run :func:`greedy_nms` and sum the votes of the boxes of its label with IoU > ``voting`` for each kept box.
+    """Keep boxes, in order of falling score, if no better kept one of their label has IoU > ``threshold``, and sum the
+    votes of the boxes of its label with IoU > ``voting`` for each; nothing is summed from ``voting`` 1 on.
 
     Returns:
         (N,) bool, kept, and (N, 7) sums over the voting boxes, itself included, of weight times IoU, and of this times
@@ -434,9 +354,11 @@ def greedy_nms_with_votes(
             start = i
         if not kept[i]:
             continue
-        for j in range(start, n):
+        for j in range(start if voting < 1.0 else i + 1, n):
             if labels[j] != labels[i]:
                 break
+            if voting >= 1.0 and not kept[j]:
+                continue
             if j < i and kept[j] and voting >= threshold:
                 continue  # both are kept: they overlap by no more than the threshold
             iou = 0.0
