@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -62,12 +63,8 @@ class RecordingSpec:
     robot: RobotSpec = field(default_factory=RobotSpec)
 
     def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise ValueError(f"frames must be at least 1, got {self.frames}")
-        if not self.rate_hz > 0:
-            raise ValueError(f"rate_hz must be positive, got {self.rate_hz}")
-        if self.width < 16 or self.height < 16:
-            raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        require_positive(self, "frames", "rate_hz")
+        require_at_least(self, 16, "width", "height")
         self.noise.check_version(self.home.version)
 
     @property
