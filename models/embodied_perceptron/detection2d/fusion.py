@@ -7,15 +7,25 @@ observations of a detector stay unchanged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import Candidate, LiftedView, fully_visible, missed_views
+from embodied_perceptron.detection2d.association import (
+    Candidate,
+    LiftedView,
+    fully_visible,
+    ious_px,
+    missed_views,
+    pixels_of,
+)
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
+from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
 from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, MissedViews
@@ -28,6 +38,10 @@ _THINNED = 4
 _MIN_SURFACE = 6  # points of the map in a box, from which its visibility is judged
 _LEAST = 0.01  # probability from which a name gets its own box
 _MARGIN = 1e-6
+
+
+# detector -> name -> (number of views that report it, best score); detector -> views that miss it, by size
+Seen = tuple[Mapping[str, Mapping[str, tuple[int, float]]], Mapping[str, MissedViews]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,23 +119,21 @@ def find_hypotheses(network: Detections, lifted: Sequence[LiftedObject], around:
         dtype=bool,
     ).reshape(len(groups), len(lifted))
     affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
+    names = [{network.labels[r] for r in rows} for rows in groups]
+    observed = _Observed(network.boxes[anchors], names, lifted, around)
     joined: list[list[int]] = [[] for _ in groups]
-    alone = []
     for j in range(len(lifted)):
-        best = int(np.argmax(affinity[:, j])) if len(groups) else -1
-        if best >= 0 and affinity[best, j] > 0:
-            joined[best].append(j)
-        else:
-            alone.append(j)
-    missed = _missed_boxes(network.boxes[anchors], [i for i, js in enumerate(joined) if not js], around)
+        if len(groups) and affinity[:, j].max() > 0:
+            joined[int(np.argmax(affinity[:, j]))].append(j)
+    alone = observed.join(joined, lifted)
     hypotheses = [
         _hypothesis(
-            rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, missed.get(i, {})
+            rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, observed.of(i, bool(js))
         )
         for i, (rows, js) in enumerate(zip(groups, joined, strict=True))
     ]
     nothing = np.zeros(0, np.int64)
-    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, {}) for j in alone]
+    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, ({}, {})) for j in alone]
 
 
 def fuse(
@@ -272,12 +284,12 @@ def _hypothesis(
     prior: Mapping[str, float] | None,
     lifted: Sequence[LiftedObject],
     around: FusionContext,
-    missed: Mapping[str, MissedViews],
+    observed: Seen,
 ) -> Hypothesis:
     known = lifted[numbers[0]].alone if prior is None and len(numbers) == 1 else None
     if known is not None:
         return replace(known, rows=rows, lifted=tuple(numbers), box=box)
-    evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, missed)
+    evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, observed)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
 
@@ -285,17 +297,17 @@ def _hypothesis(
 def evidence_of(
     candidates: Sequence[Candidate],
     vocabularies: Mapping[str, frozenset[str]],
-    missed: Mapping[str, MissedViews] | None = None,
+    observed: Seen = ({}, {}),
 ) -> tuple[Evidence, ...]:
     """Collect the evidence of each detector for one hypothesis.
 
     Args:
         candidates: joined detections of it.
         vocabularies: of detectors.
-        missed: without candidates: detector -> views that show it fully, by size.
+        observed: without candidates.
     """
-    reported: dict[str, dict[str, tuple[int, float]]] = {}
-    fewest = {} if missed is None else dict(missed)
+    reported = {source: dict(names) for source, names in observed[0].items()}
+    fewest = dict(observed[1])
     for candidate in candidates:
         for source, names in candidate.reported.items():
             for name, (views, score) in names.items():
@@ -318,36 +330,131 @@ def plausibilities(
     return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
 
 
-def _missed_boxes(
-    boxes: NDArray[np.float64], numbers: Sequence[int], around: FusionContext
-) -> dict[int, Mapping[str, MissedViews]]:
-    """Return number of a (P, 9) box -> detector -> views that show its surface fully, by size.
+class _Observed:
+    """2-D detections that show boxes of the network, each the one that it fits best.
 
-    ``numbers``: boxes that no detector reports.
+    A detection shows a box where it holds the surface in it, and spans the same part of the image.
+
+    Args:
+        boxes: (P, 9) of the network.
+        names: of each.
+        lifted: objects of the detectors.
+        around: with the views.
     """
-    views = _some(around.views)
-    if not views or not len(numbers):
-        return {}
-    found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
-    surfaces = [(i, surface) for i, surface in found if surface is not None]
-    visible = fully_visible([surface for _, surface in surfaces], views, MIN_SIZE_PX)
-    result: dict[int, Mapping[str, MissedViews]] = {}
-    for (i, _), row in zip(surfaces, visible, strict=True):
-        half = float(np.linalg.norm(boxes[i, 3:6])) / 2
-        reporting = [  # an object there, but in too few views for a candidate
-            (v, 0)
-            for v in np.flatnonzero(row).tolist()
-            if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in views[v].lifted)
-        ]
-        result[i] = missed_views(row, reporting, views)
-    return result
+
+    def __init__(
+        self,
+        boxes: NDArray[np.float64],
+        names: Sequence[set[str]],
+        lifted: Sequence[LiftedObject],
+        around: FusionContext,
+    ) -> None:
+        self._priors, self._views = around.priors, around.views
+        self._asked = _some(around.views) if len(boxes) else []
+        self._shown_by: list[list[tuple[int, int]]] = [[] for _ in boxes]  # (view, row of its detections)
+        surfaces = surface_in(boxes, around.snapshot)
+        known = [i for i, surface in enumerate(surfaces) if surface is not None]
+        some = [surface for surface in surfaces if surface is not None]
+        views = [around.views[v] for v in self._asked]
+        self._visible = np.zeros((len(boxes), len(views)), dtype=np.uint8)
+        self._visible[known] = fully_visible(some, views, MIN_SIZE_PX)
+        self._fits: list[NDArray[np.float64]] = []
+        for view in views:
+            fits = np.zeros((len(boxes), len(view.found)))
+            fits[known] = agreement(boxes[known], some, view)
+            labels = [around.priors.canonical(label) for label in view.found.labels]
+            same = np.array([[label in own for label in labels] for own in names], bool).reshape(fits.shape)
+            self._fits.append(np.where(fits > 0, fits + same, 0.0))
+
+    def join(self, joined: list[list[int]], lifted: Sequence[LiftedObject]) -> list[int]:
+        """Give each detection to one box, and add the lifted objects that have no box yet to those of their detections.
+
+        ``joined``: lifted objects of each box. Returns the other lifted objects.
+        """
+        number = {v: n for n, v in enumerate(self._asked)}
+        owner: dict[tuple[int, int], int] = {}
+        for j, one in enumerate(lifted):
+            for v, i in one.candidate.members:
+                if v in number:
+                    owner[number[v], self._views[v].lifted[i].row] = j
+        alone = set(range(len(lifted))) - {j for js in joined for j in js}
+        for (n, row), j in owner.items():
+            if j not in alone:
+                self._fits[n][:, row] = 0.0
+        while True:
+            best = np.array([fits.max(axis=1, initial=0.0) for fits in self._fits]).reshape(len(self._fits), len(joined))
+            total = best.sum(axis=0)
+            if not total.any():
+                break
+            i = int(np.argmax(total))
+            for n in np.flatnonzero(best[:, i]).tolist():
+                row = int(np.argmax(self._fits[n][i]))
+                self._shown_by[i].append((n, row))
+                self._fits[n][:, row] = 0.0
+            for fits in self._fits:
+                fits[i] = 0.0
+        for i, shown in enumerate(self._shown_by):
+            of = Counter(owner[pair] for pair in shown if pair in owner)
+            for j, count in of.items():
+                if count >= 0.5 * sum(o == j for o in owner.values()):
+                    joined[i].append(j)
+                    alone.discard(j)
+            self._shown_by[i] = [pair for pair in shown if pair not in owner]
+        return sorted(alone)
+
+    def of(self, i: int, has_lifted: bool) -> Seen:
+        """Return detector -> name -> (views, best score), and the views that miss the box, by size."""
+        views = [self._views[v] for v in self._asked]
+        reported: dict[str, dict[str, tuple[int, float]]] = {}
+        for n, row in self._shown_by[i]:
+            found, names = views[n].found, reported.setdefault(views[n].source, {})
+            name = self._priors.canonical(found.labels[row])
+            count, score = names.get(name, (0, 0.0))
+            names[name] = count + 1, max(score, float(found.scores[row]))
+        if has_lifted:
+            return reported, {}
+        return reported, missed_views(self._visible[i], self._shown_by[i], views)
 
 
-def _some(views: Sequence[LiftedView]) -> list[LiftedView]:
+def agreement(
+    boxes: NDArray[np.float64], surfaces_m: Sequence[NDArray[np.float64]], view: LiftedView
+) -> NDArray[np.float64]:
+    """Return (B, E) the IoU of the image part that each (9,) box shows in a view with the view's 2-D boxes.
+
+    0 where a 2-D box does not hold most of the surface that the view sees, and below :data:`_AGREE`.
+    """
+    boxes_px = view.found.boxes_px
+    if not len(boxes) or not len(boxes_px):
+        return np.zeros((len(boxes), len(boxes_px)))
+    T, k = view.camera
+    count = np.array([len(surface) for surface in surfaces_m])
+    first = np.cumsum(count) - count
+    uv, shown = pixels_of(np.concatenate(surfaces_m), T, k, view.frame.depth_m)
+    seen = np.add.reduceat(shown.astype(np.float64), first)
+    within = shown[:, None] & (uv[:, None] >= boxes_px[None, :, :2]).all(axis=2)
+    within &= (uv[:, None] <= boxes_px[None, :, 2:]).all(axis=2)
+    holds = np.add.reduceat(within.astype(np.float64), first) >= _HOLDS * np.maximum(seen, 4.0)[:, None]
+    holds &= (seen >= _SHOWN * count)[:, None]
+    low = np.minimum.reduceat(np.where(shown[:, None], uv, np.inf), first)
+    high = np.maximum.reduceat(np.where(shown[:, None], uv, -np.inf), first)
+    part = np.concatenate([low, high], axis=1)
+    corner = transform_points(T, box_corners(boxes).reshape(-1, 3)).reshape(-1, 8, 3)
+    ahead = corner[:, :, 2].min(axis=1) > 0.1
+    edge = corner[:, :, :2] / np.maximum(corner[:, :, 2:], 0.1) * k[:2] + k[2:]
+    size = np.array([view.frame.intrinsics.width, view.frame.intrinsics.height]) - 0.5
+    whole = np.concatenate([edge.min(axis=1).clip(-0.5, size), edge.max(axis=1).clip(-0.5, size)], axis=1)
+    iou = np.maximum(np.where(ahead[:, None], ious_px(whole, boxes_px), 0.0), ious_px(part, boxes_px))
+    return np.where(holds & (iou >= _AGREE), iou, 0.0)
+
+
+_SHOWN, _HOLDS, _AGREE = 0.3, 0.6, 0.5
+
+
+def _some(views: Sequence[LiftedView]) -> list[int]:
     """Select at most :data:`_MAX_VIEWS` of each detector, evenly over time."""
-    of: dict[str, list[LiftedView]] = {}
-    for view in views:
-        of.setdefault(view.source, []).append(view)
+    of: dict[str, list[int]] = {}
+    for v, view in enumerate(views):
+        of.setdefault(view.source, []).append(v)
     return [
         some[i]
         for some in of.values()

@@ -274,7 +274,6 @@ class DetectionLift:
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
         self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
         self._completed: dict[_Known, LiftedObject] = {}  # of the last call
-        self._found_in_views: Sequence[Detections2d] = ()
         self.views: tuple[LiftedView, ...] = ()
         self.lifted_objects: tuple[LiftedObject, ...] = ()
         self.objects: tuple[LiftedObject, ...] = ()
@@ -388,14 +387,14 @@ class DetectionLift:
             self._shapes_cut = False
         self._lift(known, index)
         self.views = tuple(
-            LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1]) for k, source, _ in known
+            LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1], found)
+            for k, source, found in known
         )
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
             self._surface = MapSurface(snapshot)
             self._completed = {}
-        self._found_in_views = [found for *_, found in known]
         self.lifted_objects = _distinct(self._complete_all(candidates), 0.0, one_name=True)
         self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
         with self._lock:
@@ -601,7 +600,7 @@ class DetectionLift:
         """Return the mean embedding of a candidate's views, weighted by scores."""
         vectors, weights = [], []
         for v, i in candidate.members:
-            row, found = self.views[v].lifted[i].row, self._found_in_views[v]
+            row, found = self.views[v].lifted[i].row, self.views[v].found
             if found.embeddings is not None:
                 vectors.append(found.embeddings[row])
                 weights.append(found.scores[row])
