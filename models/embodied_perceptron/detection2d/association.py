@@ -380,17 +380,20 @@ def _join_names(
     result: list[tuple[int, NDArray[np.int64]]] = []  # first of its candidates, rows
     for j, rows in enumerate(groups):
         for k, (i, others) in enumerate(result):
-            apart = (ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)
-            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
-            if apart.any() or not alike or items.name[rows[0]] in items.name[others]:
+            if ((ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)).any():
                 continue
             if any(are_layered(items.lifted[rows[0]].label, items.lifted[r].label) for r in others):
                 continue
             shared = len(np.intersect1d(cells[i], cells[j], assume_unique=True))
-            fewer = min(len(cells[i]), len(cells[j]))
-            if shared >= LIFTED_OTHER_NAME_AFFINITY * fewer and not _reported_apart(items, others, rows):
+            if shared < LIFTED_OTHER_NAME_AFFINITY * min(len(cells[i]), len(cells[j])):
+                continue
+            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
+            alike &= items.name[rows[0]] not in items.name[others]
+            if alike and not _reported_apart(items, others, rows):
                 result[k] = i, np.concatenate([others, rows])
                 break
+            if len(rows) == 1 and shared >= LIFTED_OTHER_NAME_AFFINITY * len(cells[j]):
+                break  # one view, and the surface is that of another object, which hides it or lies behind
         else:
             result.append((j, rows))
     return [rows for _, rows in result]
