@@ -38,10 +38,14 @@ _THINNED = 4
 _MIN_SURFACE = 6  # points of the map in a box, from which its visibility is judged
 _LEAST = 0.01  # probability from which a name gets its own box
 _MARGIN = 1e-6
+_SHOWN = 0.3  # least share of a box's surface that a view must see to be asked
+_HOLDS = 0.6  # of it, in a 2-D box: the 2-D box may show this box
+_AGREE = 0.5  # least IoU of the 2-D box and the image part that the box shows
 
 
 # detector -> name -> (number of views that report it, best score); detector -> views that miss it, by size
-Seen = tuple[Mapping[str, Mapping[str, tuple[int, float]]], Mapping[str, MissedViews]]
+Observed = tuple[Mapping[str, Mapping[str, tuple[int, float]]], Mapping[str, MissedViews]]
+_UNSEEN: Observed = ({}, {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,21 +123,17 @@ def find_hypotheses(network: Detections, lifted: Sequence[LiftedObject], around:
         dtype=bool,
     ).reshape(len(groups), len(lifted))
     affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
+    near = affinity.argmax(axis=0) if len(groups) else np.zeros(0, np.int64)
+    joined = [[j for j in range(len(lifted)) if near[j] == i and affinity[i, j] > 0] for i in range(len(groups))]
     names = [{network.labels[r] for r in rows} for rows in groups]
-    observed = _Observed(network.boxes[anchors], names, lifted, around)
-    joined: list[list[int]] = [[] for _ in groups]
-    for j in range(len(lifted)):
-        if len(groups) and affinity[:, j].max() > 0:
-            joined[int(np.argmax(affinity[:, j]))].append(j)
-    alone = observed.join(joined, lifted)
+    observed = _observe(network.boxes[anchors], names, joined, lifted, around)
     hypotheses = [
-        _hypothesis(
-            rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, observed.of(i, bool(js))
-        )
-        for i, (rows, js) in enumerate(zip(groups, joined, strict=True))
+        _hypothesis(rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, seen)
+        for rows, (js, seen) in zip(groups, observed, strict=True)
     ]
+    alone = sorted(set(range(len(lifted))) - {j for js, _ in observed for j in js})
     nothing = np.zeros(0, np.int64)
-    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, ({}, {})) for j in alone]
+    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, _UNSEEN) for j in alone]
 
 
 def fuse(
@@ -284,7 +284,7 @@ def _hypothesis(
     prior: Mapping[str, float] | None,
     lifted: Sequence[LiftedObject],
     around: FusionContext,
-    observed: Seen,
+    observed: Observed,
 ) -> Hypothesis:
     known = lifted[numbers[0]].alone if prior is None and len(numbers) == 1 else None
     if known is not None:
@@ -297,14 +297,14 @@ def _hypothesis(
 def evidence_of(
     candidates: Sequence[Candidate],
     vocabularies: Mapping[str, frozenset[str]],
-    observed: Seen = ({}, {}),
+    observed: Observed = _UNSEEN,
 ) -> tuple[Evidence, ...]:
     """Collect the evidence of each detector for one hypothesis.
 
     Args:
         candidates: joined detections of it.
         vocabularies: of detectors.
-        observed: without candidates.
+        observed: reports of views without candidates, and their missed views.
     """
     reported = {source: dict(names) for source, names in observed[0].items()}
     fewest = dict(observed[1])
@@ -330,98 +330,93 @@ def plausibilities(
     return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
 
 
-class _Observed:
-    """2-D detections that show boxes of the network, each the one that it fits best.
+def _observe(
+    boxes: NDArray[np.float64],
+    names: Sequence[set[str]],
+    joined: Sequence[list[int]],
+    lifted: Sequence[LiftedObject],
+    around: FusionContext,
+) -> list[tuple[list[int], Observed]]:
+    """Ask the views about (P, 9) boxes of the network.
 
-    A detection shows a box where it holds the surface in it, and spans the same part of the image.
+    Each 2-D detection goes to the box that it shows (:func:`agreement`), first to the box that most views show. A
+    lifted object without a box goes with its detections.
 
     Args:
-        boxes: (P, 9) of the network.
-        names: of each.
+        boxes: of the network; ``names``: of each.
+        joined: lifted objects of each box by place.
         lifted: objects of the detectors.
         around: with the views.
+
+    Returns for each box its lifted objects, and what the views report besides them.
     """
-
-    def __init__(
-        self,
-        boxes: NDArray[np.float64],
-        names: Sequence[set[str]],
-        lifted: Sequence[LiftedObject],
-        around: FusionContext,
-    ) -> None:
-        self._priors, self._views = around.priors, around.views
-        self._asked = _some(around.views) if len(boxes) else []
-        self._shown_by: list[list[tuple[int, int]]] = [[] for _ in boxes]  # (view, row of its detections)
-        surfaces = surface_in(boxes, around.snapshot)
-        known = [i for i, surface in enumerate(surfaces) if surface is not None]
-        some = [surface for surface in surfaces if surface is not None]
-        views = [around.views[v] for v in self._asked]
-        self._visible = np.zeros((len(boxes), len(views)), dtype=np.uint8)
-        self._visible[known] = fully_visible(some, views, MIN_SIZE_PX)
-        self._fits: list[NDArray[np.float64]] = []
-        for view in views:
-            fits = np.zeros((len(boxes), len(view.found)))
-            fits[known] = agreement(boxes[known], some, view)
-            labels = [around.priors.canonical(label) for label in view.found.labels]
-            same = np.array([[label in own for label in labels] for own in names], bool).reshape(fits.shape)
-            self._fits.append(np.where(fits > 0, fits + same, 0.0))
-
-    def join(self, joined: list[list[int]], lifted: Sequence[LiftedObject]) -> list[int]:
-        """Give each detection to one box, and add the lifted objects that have no box yet to those of their detections.
-
-        ``joined``: lifted objects of each box. Returns the other lifted objects.
-        """
-        number = {v: n for n, v in enumerate(self._asked)}
-        owner: dict[tuple[int, int], int] = {}
-        for j, one in enumerate(lifted):
-            for v, i in one.candidate.members:
-                if v in number:
-                    owner[number[v], self._views[v].lifted[i].row] = j
-        alone = set(range(len(lifted))) - {j for js in joined for j in js}
-        for (n, row), j in owner.items():
-            if j not in alone:
-                self._fits[n][:, row] = 0.0
-        while True:
-            best = np.array([fits.max(axis=1, initial=0.0) for fits in self._fits]).reshape(len(self._fits), len(joined))
-            total = best.sum(axis=0)
-            if not total.any():
-                break
-            i = int(np.argmax(total))
-            for n in np.flatnonzero(best[:, i]).tolist():
-                row = int(np.argmax(self._fits[n][i]))
-                self._shown_by[i].append((n, row))
-                self._fits[n][:, row] = 0.0
-            for fits in self._fits:
-                fits[i] = 0.0
-        for i, shown in enumerate(self._shown_by):
-            of = Counter(owner[pair] for pair in shown if pair in owner)
-            for j, count in of.items():
-                if count >= 0.5 * sum(o == j for o in owner.values()):
-                    joined[i].append(j)
-                    alone.discard(j)
-            self._shown_by[i] = [pair for pair in shown if pair not in owner]
-        return sorted(alone)
-
-    def of(self, i: int, has_lifted: bool) -> Seen:
-        """Return detector -> name -> (views, best score), and the views that miss the box, by size."""
-        views = [self._views[v] for v in self._asked]
+    views = _some(around.views)
+    surfaces = surface_in(boxes, around.snapshot)
+    known = [i for i, surface in enumerate(surfaces) if surface is not None]
+    some = [surface for surface in surfaces if surface is not None]
+    visible = np.zeros((len(boxes), len(views)), dtype=np.uint8)
+    visible[known] = fully_visible(some, views, MIN_SIZE_PX)
+    labels = [[around.priors.canonical(label) for label in view.found.labels] for view in views]
+    fits = []  # (P, E) for each view
+    for view, own in zip(views, labels, strict=True):
+        fit = np.zeros((len(boxes), len(own)))
+        fit[known] = agreement(boxes[known], some, view)
+        same = np.array([[label in of for label in own] for of in names], bool).reshape(fit.shape)
+        fits.append(np.where(fit > 0, fit + same, 0.0))
+    number = {id(view): n for n, view in enumerate(views)}
+    pairs = [
+        (number[id(around.views[v])], around.views[v].lifted[i].row, j)
+        for j, one in enumerate(lifted)
+        for v, i in one.candidate.members
+        if id(around.views[v]) in number
+    ]
+    object_of = {(n, row): j for n, row, j in pairs}
+    size, placed = Counter(j for *_, j in pairs), {j for js in joined for j in js}
+    for n, row, j in pairs:
+        if j in placed:
+            fits[n][:, row] = 0.0
+    shown: list[list[tuple[int, int]]] = [[] for _ in boxes]
+    best = np.array([fit.max(axis=1, initial=0.0) for fit in fits]).reshape(len(views), len(boxes))
+    while best.any():
+        i = int(np.argmax(best.sum(axis=0)))
+        for n in np.flatnonzero(best[:, i]).tolist():
+            row = int(np.argmax(fits[n][i]))
+            shown[i].append((n, row))
+            fits[n][:, row] = 0.0
+        for fit in fits:
+            fit[i] = 0.0
+        best = np.array([fit.max(axis=1, initial=0.0) for fit in fits])
+    result: list[tuple[list[int], Observed]] = []
+    for i, (mine, js) in enumerate(zip(shown, joined, strict=True)):
+        share = Counter(object_of[pair] for pair in mine if pair in object_of)
+        more = sorted(j for j, count in share.items() if count >= 0.5 * size[j] and j not in placed)
+        placed.update(more)
         reported: dict[str, dict[str, tuple[int, float]]] = {}
-        for n, row in self._shown_by[i]:
-            found, names = views[n].found, reported.setdefault(views[n].source, {})
-            name = self._priors.canonical(found.labels[row])
-            count, score = names.get(name, (0, 0.0))
-            names[name] = count + 1, max(score, float(found.scores[row]))
-        if has_lifted:
-            return reported, {}
-        return reported, missed_views(self._visible[i], self._shown_by[i], views)
+        for n, row in mine:
+            if (n, row) not in object_of:
+                said = reported.setdefault(views[n].source, {})
+                count, score = said.get(labels[n][row], (0, 0.0))
+                said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
+        missed: dict[str, MissedViews] = {}
+        if not js and not more:
+            half = float(np.linalg.norm(boxes[i, 3:6])) / 2
+            near = [  # an object there, which looks otherwise
+                (n, 0)
+                for n, view in enumerate(views)
+                if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in view.lifted)
+            ]
+            missed = missed_views(visible[i], [*mine, *near], views)
+        result.append(([*js, *more], (reported, missed)))
+    return result
 
 
 def agreement(
     boxes: NDArray[np.float64], surfaces_m: Sequence[NDArray[np.float64]], view: LiftedView
 ) -> NDArray[np.float64]:
-    """Return (B, E) the IoU of the image part that each (9,) box shows in a view with the view's 2-D boxes.
+    """Return (B, E) the IoU of the 2-D boxes of a view with the image part that each (9,) box shows.
 
-    0 where a 2-D box does not hold most of the surface that the view sees, and below :data:`_AGREE`.
+    That part is the projected box, or its surface in view where something hides the rest. 0 = the 2-D box does not show
+    the box. ``surfaces_m``: (K, 3) points in each box, K > 0.
     """
     boxes_px = view.found.boxes_px
     if not len(boxes) or not len(boxes_px):
@@ -447,14 +442,11 @@ def agreement(
     return np.where(holds & (iou >= _AGREE), iou, 0.0)
 
 
-_SHOWN, _HOLDS, _AGREE = 0.3, 0.6, 0.5
-
-
-def _some(views: Sequence[LiftedView]) -> list[int]:
+def _some(views: Sequence[LiftedView]) -> list[LiftedView]:
     """Select at most :data:`_MAX_VIEWS` of each detector, evenly over time."""
-    of: dict[str, list[int]] = {}
-    for v, view in enumerate(views):
-        of.setdefault(view.source, []).append(v)
+    of: dict[str, list[LiftedView]] = {}
+    for view in views:
+        of.setdefault(view.source, []).append(view)
     return [
         some[i]
         for some in of.values()

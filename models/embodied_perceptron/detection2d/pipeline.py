@@ -28,7 +28,7 @@ from embodied_perceptron.detection2d.association import (
     find_candidates,
     sightings,
 )
-from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
@@ -287,12 +287,6 @@ class DetectionLift:
     def fusion_context(self, snapshot: VoxelSnapshot, floor_z_m: float) -> FusionContext:
         """Return the context in which hypotheses are fused."""
         return FusionContext(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
-
-    def found_in(self, view: LiftedView) -> Detections2d:
-        """Return the 2-D detections of one of :attr:`views`."""
-        with self._lock:
-            known = self._found.get(view.frame, {})
-        return known.get(view.source, no_detections(view.frame.camera, view.frame.stamp_ns))
 
     @property
     def vocabulary(self) -> frozenset[str]:
