@@ -369,7 +369,6 @@ def generate(
         spec = replace(spec, home=replace(spec.home, unseen=True))
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    _check_writable(root)
     work = partial(write_sample, root=root.resolve(), spec=spec)
     for done, (_, take) in enumerate(spread(work, list(seeds), workers), 1):
         take()
@@ -379,12 +378,6 @@ def generate(
     hidden = root / ".partial"
     if hidden.exists() and not any(hidden.iterdir()):
         hidden.rmdir()
-
-
-def _check_writable(root: Path) -> None:
-    probe = root / f".probe-{os.getpid()}"
-    probe.write_bytes(b"")
-    probe.unlink()
 
 
 # -- index files

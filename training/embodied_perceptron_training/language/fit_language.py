@@ -32,8 +32,7 @@ from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, groun
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.scene_file import detected_scene
-from embodied_perceptron.recordings.artifacts import write_json
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts

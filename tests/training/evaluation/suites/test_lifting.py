@@ -57,7 +57,7 @@ def test_figures_are_shares_of_all_homes_together(tmp_path):
         lifting.LiftingResult("a", first, Counter(no_surface=2), [3.0]),
         lifting.LiftingResult("b", counts(wanted=30, named=5, located=8, published=2, right=1), Counter(), [5.0]),
     ]
-    figures, notes = lifting.lifting_figures(results)
+    figures, notes = lifting.SUITE.score(SuiteSpec("x"), results)
     assert figures["network alone/recall"] == pytest.approx(25.0)
     assert figures["network alone/precision"] == pytest.approx(70.0)
     assert figures["network alone/located"] == pytest.approx(40.0)

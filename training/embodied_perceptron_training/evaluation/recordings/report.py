@@ -16,8 +16,8 @@ from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
-from embodied_perceptron.recordings.artifacts import read_objects_json, write_json, write_objects_json
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.artifacts import read_objects_json, write_objects_json
+from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import SceneObject

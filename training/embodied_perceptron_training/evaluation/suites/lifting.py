@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.extents import inside_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.detections import (
@@ -34,15 +34,13 @@ from embodied_perceptron_training.evaluation.runner.parallel import CorruptScene
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteSpec,
-    run_scenes,
 )
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.true_detections import DETECTIONS
-from embodied_perceptron_training.processes import Workers
 
 LEAST_VIEWS, LEAST_PX = 3, 24  # of an object that counts: views in which its box covers at least 24 x 24 pixels
 ALONE = "network alone"
@@ -148,10 +146,10 @@ def _evaluate(spec: SuiteSpec, name: str) -> LiftingResult:
     return result
 
 
-def lifting_figures(results: list[LiftingResult]) -> Scored:
+def _score(spec: SuiteSpec, results: list[LiftingResult]) -> Scored:
     """``<form>/{recall,precision,located}`` in percent, and notes."""
     figures: dict[str, float] = {}
-    for form in forms(0):
+    for form in forms(spec.seed):
         total = sum((r.counts[form] for r in results), Counter[str]())
         figures[f"{form}/recall"] = 100.0 * total["named"] / max(total["wanted"], 1)
         figures[f"{form}/precision"] = 100.0 * total["right"] / max(total["published"], 1)
@@ -165,12 +163,10 @@ def lifting_figures(results: list[LiftingResult]) -> Scored:
     return figures, notes
 
 
-def run_lifting(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[LiftingResult]:
-    """:func:`lifting_figures` of all homes. Raises :class:`.EvaluationError` without a home."""
-    return run_scenes(spec.plain, partial(_evaluate, spec), lifting_figures, workers, progress)
-
-
 def write_lifting(spec: SuiteSpec, run: SuiteRun[LiftingResult], folder: Path) -> None:
     """Write the counts of every home and form into ``homes.json``. Raises ``OSError``."""
     counts = {r.name: {form: dict(c) for form, c in r.counts.items()} for r in run.results}
-    (folder / "homes.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "homes.json", counts)
+
+
+SUITE = Suite(_evaluate, _score, write_lifting)
