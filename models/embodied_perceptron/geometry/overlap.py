@@ -1,4 +1,4 @@
-"""Exact volume of the intersection of two arbitrarily rotated boxes: CPU kernels and a differentiable torch version.
+"""Exact volume of the intersection of two arbitrarily rotated boxes, also with its gradient.
 
 In the frame of box ``a``, which is ``[-h, h]^3``, the field ``F(p) = (clamp(p_x, -h_x, h_x), 0, 0)`` has
 divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box ``b`` cut by a's y and z slabs gives
@@ -16,15 +16,16 @@ are in :mod:`embodied_perceptron.geometry.boxes`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd.function import once_differentiable
 
-from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import constant
 
 Array = NDArray[np.float64]
 
@@ -33,6 +34,7 @@ Array = NDArray[np.float64]
 _MAX_CORNERS = 48
 _OUTSIDE, _ACROSS, _INSIDE = 0, 1, 2
 _EPS = np.finfo(np.float64).eps
+FLAT, PARALLEL = 1e-12, 1e-9  # sine of the angle between planes, between lines: their crossing would have no digits
 
 
 @njit(cache=True, nogil=True)
@@ -433,82 +435,150 @@ def greedy_groups(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# the same in torch: on any device, differentiable in every argument
+# with gradients: each face of b, cut into the pieces below, between and above the x limits of a. The faces between move
+# the volume by their area, and its moments turn it.
 
 
-def _face_signs() -> Iterator[float]:
-    """Corners of the face with normal +-k in the order of :func:`_intersection`, as factors of the half sizes."""
-    for face in range(6):
-        k, side = face // 2, (-1.0, 1.0)[face % 2]
-        for u, v in ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)):
-            factors = {k: side, (k + 1) % 3: u * side, (k + 2) % 3: v}
-            yield from (factors[axis] for axis in range(3))
+@njit(cache=True, nogil=True)
+def _lines(half_a: Array, half_b: Array, rot: Array, shift: Array, face: int, piece: int, out: Array) -> int:
+    """Lines that bound a piece (-1, 0, 1) of a face of b in its own plane: (n, 3) unit normal and limit, and their
+    number; 0 when nothing is left. Lines beside the face are left out."""
+    k = face // 2
+    i, j, side = (k + 1) % 3, (k + 2) % 3, 2.0 * (face % 2) - 1.0
+    for n in range(4):
+        out[n, 0], out[n, 1], out[n, 2] = 0.0, 0.0, half_b[i] if n < 2 else half_b[j]
+        out[n, n // 2] = 1.0 if n % 2 else -1.0
+    n = 4
+    for axis in range(3):
+        at = shift[axis] + side * half_b[k] * rot[axis, k]
+        for sign in (-1.0, 1.0):
+            limit = half_a[axis]
+            if axis == 0 and piece != 0:
+                if sign == piece:
+                    continue
+                limit = -limit
+            u, v, room = sign * rot[axis, i], sign * rot[axis, j], limit - sign * at
+            length = math.sqrt(u * u + v * v)
+            reach = abs(u) * half_b[i] + abs(v) * half_b[j] if length > FLAT else 0.0
+            if room < -reach or (limit < 0.0 and room == -reach):  # a face on the limit lies between the limits
+                return 0
+            if room >= reach:
+                continue
+            out[n, 0], out[n, 1], out[n, 2] = u / length, v / length, room / length
+            n += 1
+    return n
 
 
-_FACE_SIGNS = tuple(_face_signs())  # (6, 4, 3)
+@njit(cache=True, nogil=True)
+def _moments(lines: Array, n: int) -> tuple[float, float, float]:
+    """Area of the convex polygon within ``lines[:n]``, and the integrals of both coordinates over it: the divergence
+    theorem over its edges, each the part of a line that the other lines leave."""
+    area, first, second = 0.0, 0.0, 0.0
+    for i in range(n):
+        u, v, c = lines[i, 0], lines[i, 1], lines[i, 2]
+        low, high = -math.inf, math.inf
+        for j in range(n):
+            if j == i:
+                continue
+            slope, along = lines[j, 1] * u - lines[j, 0] * v, lines[j, 0] * u + lines[j, 1] * v
+            if abs(slope) > PARALLEL:
+                end = (lines[j, 2] - along * c) / slope
+                if slope > 0.0:
+                    high = min(high, end)
+                else:
+                    low = max(low, end)
+            elif (along > 0.0 and (lines[j, 2] < c or (lines[j, 2] == c and j < i))) or (
+                along < 0.0 and lines[j, 2] + c < 0.0
+            ):
+                high = -math.inf
+        if high <= low:
+            continue
+        part, middle = c * (high - low), 0.5 * (low + high)
+        area += part / 2.0
+        first += part * (u * c - v * middle) / 3.0
+        second += part * (v * c + u * middle) / 3.0
+    return area, first, second
 
 
-def _clip_torch(
-    polygon: torch.Tensor, count: torch.Tensor, axis: int, sign: float, limit: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, K, 3) polygons of ``count`` (M, 1) corners, cut to ``sign * p[axis] <= limit`` (M, 1)."""
-    M, K, _ = polygon.shape
-    following = _numbers(1, K + 1, polygon.device)
-    valid = following <= count
-    other = torch.gather(polygon, 1, following.masked_fill(following >= count, 0)[..., None].expand(M, K, 3))
-    d = torch.sub(limit, polygon[..., axis], alpha=sign)  # (M, K) >= 0 inside
-    d_other = torch.sub(limit, other[..., axis], alpha=sign)
-    inside = d >= 0
-    crossing = (inside != (d_other >= 0)) & valid
-    t = d / (d - d_other).masked_fill(~crossing, torch.inf)  # 0 where nothing is cut
-    point = torch.addcmul(polygon, t[..., None], other - polygon)
-    # each corner hands on itself when inside, then the crossing of the edge that it starts
-    candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
-    emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
-    new_count = emitted.sum(1, keepdim=True)
-    width = 3 * (K // 2) + K % 2  # the maximum, see _MAX_CORNERS; on the CPU the actual number is known
-    if runs_compiled(polygon):
-        width = max(int(new_count.max()) if M else 0, 1)
-    order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
-    return torch.gather(candidates, 1, order[..., None].expand(M, width, 3)), new_count
+@njit(cache=True, nogil=True)
+def _face_parts(half_a: Array, half_b: Array, rot: Array, shift: Array, face: int, lines: Array, out: Array) -> None:
+    """Add the part of a face of b to the volume ``out[0]`` and to its derivatives by b's centre, half sizes and
+    rotation, ``out[1:16]``, all in the frame of a."""
+    k = face // 2
+    i, j, side = (k + 1) % 3, (k + 2) % 3, 2.0 * (face % 2) - 1.0
+    area, u, v = _moments(lines, _lines(half_a, half_b, rot, shift, face, 0, lines))
+    x = shift[0] + side * half_b[k] * rot[0, k]
+    above = _moments(lines, _lines(half_a, half_b, rot, shift, face, 1, lines))[0]
+    below = _moments(lines, _lines(half_a, half_b, rot, shift, face, -1, lines))[0]
+    out[0] += side * rot[0, k] * (x * area + rot[0, i] * u + rot[0, j] * v + half_a[0] * (above - below))
+    out[4 + k] += area
+    for axis in range(3):
+        normal = side * rot[axis, k]
+        out[1 + axis] += normal * area
+        out[7 + 3 * axis + k] += rot[axis, k] * half_b[k] * area
+        out[7 + 3 * axis + i] += normal * u
+        out[7 + 3 * axis + j] += normal * v
 
 
-def _numbers(start: int, end: int, device: torch.device) -> torch.Tensor:
-    return constant(tuple(range(start, end)), device)
+@njit(cache=True, nogil=True)
+def volume_parts(
+    center_a: Array, half_a: Array, rot_a: Array, center_b: Array, half_b: Array, rot_b: Array
+) -> Array:  # pragma: no cover - compiled
+    """Sums over the faces of ``overlap_kernels.volume_parts`` -> (N, 16)."""
+    out = np.zeros((center_a.shape[0], 16))
+    small, lines, part = np.empty((7, 3)), np.empty((10, 3)), np.empty(16)
+    for p in range(center_a.shape[0]):
+        _relative(center_a[p], rot_a[p], center_b[p], rot_b[p], small[:3], small[6], small[3:6])
+        part[:] = 0.0
+        for face in range(6):
+            _face_parts(half_a[p], half_b[p], small[:3], small[6], face, lines, part)
+        out[p, 0], out[p, 4:7] = part[0], part[4:7]
+        for row in range(3):  # to the world
+            for axis in range(3):
+                out[p, 1 + row] += rot_a[p, row, axis] * part[1 + axis]
+                for column in range(3):
+                    out[p, 7 + 3 * row + column] += rot_a[p, row, axis] * part[7 + 3 * axis + column]
+    return out
 
 
-def _x_moment_torch(polygon: torch.Tensor, count: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """(M, K, 3) polygons -> (M,) integral of ``p_x + shift`` (M, 1) over their projection along x."""
-    if polygon.shape[1] < 3:
-        return polygon.sum((1, 2)) * 0.0
-    edge = polygon[:, 1:] - polygon[:, :1]  # (M, K - 1, 3)
-    area = 0.5 * (edge[:, :-1, 1] * edge[:, 1:, 2] - edge[:, :-1, 2] * edge[:, 1:, 1])  # (M, K - 2)
-    mean_x = (polygon[:, :1, 0] + polygon[:, 1:-1, 0] + polygon[:, 2:, 0]) / 3.0 + shift
-    behind = _numbers(2, polygon.shape[1], polygon.device) >= count
-    return (area * mean_x).masked_fill(behind, 0.0).sum(1)
+def _loops(boxes: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.from_numpy(volume_parts(*(x.numpy() for x in boxes)))
+
+
+def _kernel(boxes: Sequence[torch.Tensor]) -> torch.Tensor:
+    from embodied_perceptron.geometry import overlap_kernels
+
+    by_face = boxes[0].new_zeros(6, len(boxes[0]), 16)
+    if by_face.numel():
+        launch(overlap_kernels.volume_parts, by_face.shape[:2], *boxes, by_face, 3, 10)
+    return by_face.sum(0)
+
+
+class _Intersection(torch.autograd.Function):
+    """:func:`intersection_volumes`."""
+
+    @staticmethod
+    def forward(ctx: Any, *boxes: torch.Tensor) -> torch.Tensor:
+        a, b = tuple(x.detach().contiguous() for x in boxes[:3]), tuple(x.detach().contiguous() for x in boxes[3:])
+        orders = ((*a, *b), (*b, *a)) if any(ctx.needs_input_grad[:3]) else ((*a, *b),)
+        compute = _loops if runs_compiled(*boxes) else _kernel
+        parts = [compute(order) for order in orders]
+        ctx.save_for_backward(*parts)
+        return parts[0][:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        found = [part * by[:, None] for part in ctx.saved_tensors]
+        of_b, *of_a = [(g[:, 1:4], g[:, 4:7], g[:, 7:].view(-1, 3, 3)) for g in found]
+        return (*(of_a[0] if of_a else (None, None, None)), *of_b)
 
 
 def intersection_volumes(
     center_a: torch.Tensor, half_a: torch.Tensor, rot_a: torch.Tensor,
     center_b: torch.Tensor, half_b: torch.Tensor, rot_b: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; differentiable, for all pairs
-    at once, without reading back from a device."""
-    P = center_a.shape[0]
-    rot = rot_a.transpose(1, 2) @ rot_b
-    shift = torch.einsum("pki,pk->pi", rot_a, center_b - center_a)
-    local = constant(_FACE_SIGNS, half_b.device, half_b.dtype).view(6, 4, 3) * half_b[:, None, None, :]  # (P, 6, 4, 3)
-    polygon = (torch.einsum("pij,pfcj->pfci", rot, local) + shift[:, None, None]).reshape(P * 6, 4, 3)
-    half = half_a.repeat_interleave(6, dim=0, output_size=6 * P)  # (P * 6, 3)
-    count = torch.full((P * 6, 1), 4, device=polygon.device)
-    for axis in (1, 2):
-        for sign in (1.0, -1.0):
-            polygon, count = _clip_torch(polygon, count, axis, sign, half[:, axis : axis + 1])
-    limit = half[:, :1]
-    total = _x_moment_torch(polygon, count, torch.zeros_like(limit))
-    # beyond either end of a, the lower one mirrored to the upper
-    mirror = constant((-1.0, 1.0), polygon.device, polygon.dtype).view(2, 1, 1, 1)
-    both = torch.cat([polygon[None, ..., :1] * mirror, polygon[None, ..., 1:].expand(2, -1, -1, -1)], 3).flatten(0, 1)
-    limits = limit.repeat(2, 1)
-    beyond = _x_moment_torch(*_clip_torch(both, count.repeat(2, 1), 0, 1.0, -limits), limits).view(2, -1)
-    return (total + beyond[0] - beyond[1]).reshape(P, 6).sum(1)
+    """(P, 3), (P, 3), (P, 3, 3) float64 and the same of other boxes -> (P,) volumes; differentiable, without reading
+    back from a device. Where only boxes ``b`` need gradients, it takes half of the time."""
+    volume: torch.Tensor = _Intersection.apply(center_a, half_a, rot_a, center_b, half_b, rot_b)  # type: ignore[no-untyped-call]
+    return volume

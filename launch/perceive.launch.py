@@ -1,0 +1,1 @@
+../ros_ws/src/embodied_perceptron_ros/launch/perceive.launch.py
