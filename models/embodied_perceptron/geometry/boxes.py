@@ -287,10 +287,33 @@ def canonical_boxes(boxes: F64) -> F64:
     rows = np.flatnonzero(~known)
     if len(rows) == 0:
         return given
-    form: F64 = overlap.canonical(given[rows])
+    form = canonical_form(given[rows])
     changed = (np.abs(form - given[rows]) > 1e-9).any(axis=1)
     given[rows[changed]] = form[changed]
     return given
+
+
+def canonical_form(boxes: F64) -> F64:
+    """Compute :func:`canonical_boxes` for all rows, up to rounding."""
+    row, R, size = np.arange(len(boxes)), box_rotations(boxes), boxes[:, 3:6]
+    up = np.abs(R[:, 2]).argmax(axis=1)
+    first, second = (up + 1) % 3, (up + 2) % 3
+    z = R[row, :, up] * np.where(R[row, 2, up] < 0, -1.0, 1.0)[:, None]
+
+    def alpha_of(x: F64) -> F64:
+        y = np.cross(z, x)
+        return np.asarray(np.arctan2(-y[:, 0], y[:, 1]))
+
+    length, width = size[row, first], size[row, second]
+    turned = np.abs(alpha_of(R[row, :, first]))
+    along = (turned <= np.pi / 4) | (turned >= np.pi * 3 / 4)
+    kept = np.where(np.abs(length - width) <= 1e-6 * (length + width), along, length > width)
+    x = np.where(kept[:, None], R[row, :, first], R[row, :, second])
+    alpha = alpha_of(x)
+    x[(alpha > np.pi / 2) | (alpha <= -np.pi / 2)] *= -1.0
+    angles = matrix_to_euler(torch.from_numpy(np.stack([x, np.cross(z, x), z], axis=2))).numpy()
+    sides = np.where(kept, length, width), np.where(kept, width, length), size[row, up]
+    return np.column_stack([boxes[:, :3], *sides, angles])
 
 
 def box_corners(boxes: F64) -> F64:

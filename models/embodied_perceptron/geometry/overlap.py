@@ -53,58 +53,6 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 
 @njit(cache=True, nogil=True)
-def canonical(boxes: Array) -> Array:
-    """Compute ``canonical_boxes`` of :mod:`.boxes`."""
-    n = boxes.shape[0]
-    rot = frames(boxes)[2]
-    out: Array = boxes.copy()
-    x, y, z = np.empty(3), np.empty(3), np.empty(3)
-    for row in range(n):
-        R = rot[row]
-        k = 0
-        for axis in (1, 2):
-            if abs(R[2, axis]) > abs(R[2, k]):
-                k = axis
-        i, j = (k + 1) % 3, (k + 2) % 3
-        length, width = boxes[row, 3 + i], boxes[row, 3 + j]
-        sign = -1.0 if R[2, k] < 0 else 1.0
-        for c in range(3):
-            z[c] = sign * R[c, k]
-        first = length > width
-        if abs(length - width) <= 1e-6 * (length + width):  # equally long: the angle decides
-            for c in range(3):
-                x[c] = R[c, i]
-            _cross(z, x, y)
-            turned = abs(math.atan2(-y[0], y[1]))
-            first = turned <= math.pi / 4 or turned >= math.pi * 3 / 4
-        for c in range(3):
-            x[c] = R[c, i] if first else R[c, j]
-        _cross(z, x, y)
-        alpha = math.atan2(-y[0], y[1])
-        if alpha > math.pi / 2 or alpha <= -math.pi / 2:
-            for c in range(3):
-                x[c], y[c] = -x[c], -y[c]
-        out[row, 3], out[row, 4] = (length, width) if first else (width, length)
-        out[row, 5] = boxes[row, 3 + k]
-        cos_beta = math.hypot(y[0], y[1])
-        if cos_beta < 10 * _EPS:
-            out[row, 6], out[row, 8] = math.atan2(x[1], x[0]), 0.0
-        else:
-            alpha = math.atan2(-y[0], y[1])
-            ca, sa = math.cos(alpha), math.sin(alpha)
-            out[row, 6], out[row, 8] = alpha, math.atan2(ca * z[0] + sa * z[1], ca * x[0] + sa * x[1])
-        out[row, 7] = math.atan2(y[2], cos_beta)
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _cross(a: Array, b: Array, out: Array) -> None:
-    out[0] = a[1] * b[2] - a[2] * b[1]
-    out[1] = a[2] * b[0] - a[0] * b[2]
-    out[2] = a[0] * b[1] - a[1] * b[0]
-
-
-@njit(cache=True, nogil=True)
 def solids(center: Array, half: Array, rot: Array) -> Array:
     """(N, 3), (N, 3), (N, 3, 3) -> (N, 22): centre, half sizes, rotation, lower and upper corner of the bounds,
     volume."""

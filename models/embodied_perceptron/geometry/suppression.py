@@ -10,7 +10,6 @@ possibly hundreds, by the IoU of their axis-aligned bounds (:class:`~embodied_pe
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from embodied_perceptron.geometry import overlap
@@ -506,19 +506,7 @@ def _compared(
     return iou, share_known, share_found, ratio
 
 
-def _axis_names() -> NDArray[np.float64]:
-    """Return (24, 3, 3) the rotations that permute a box's axes."""
-    found = []
-    for order in itertools.permutations(range(3)):
-        for signs in itertools.product((1.0, -1.0), repeat=3):
-            P = np.zeros((3, 3))
-            P[list(order), range(3)] = signs
-            if np.linalg.det(P) > 0:
-                found.append(P)
-    return np.stack(found)
-
-
-_AXIS_NAMES = _axis_names()
+_AXIS_NAMES = Rotation.create_group("O").as_matrix().round()  # (24, 3, 3) rotations that permute a box's axes
 
 
 def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float = 0.5) -> NDArray[np.float64]:

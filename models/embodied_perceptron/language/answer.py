@@ -70,7 +70,15 @@ from embodied_perceptron.language.relations import (
     front_sources,
     viewer_of,
 )
-from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
+from embodied_perceptron.language.scoring import (
+    MAY_BE_UNKNOWN,
+    UNDECIDED,
+    Evidence,
+    Scorer,
+    Trust,
+    first_of_each,
+    leftness,
+)
 from embodied_perceptron.nn.grounding import joined_objects
 from embodied_perceptron.results import (
     UNNAMED,
@@ -413,7 +421,7 @@ class _Answer:
             return GroundingStatus.FOUND, self._scored(listed, scores), self._reason(evidence, order[0])
         if equal.sum() > 1:
             tied = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
-            reason = f"{len(tied)} {_counted(target.noun)} fit equally well{self._unchecked(evidence)}"
+            reason = f"{len(tied)} {_counted(target.noun)} fit equally well{self._unchecked(evidence, order[0])}"
             reason += self._question_back(tied)
             return (
                 GroundingStatus.AMBIGUOUS,
@@ -443,7 +451,7 @@ class _Answer:
         if not order:
             return order, share, fits
         sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
-        if fits[order[0]] < _HARDLY:
+        if fits[order[0]] < _HARDLY or self.scorer.unknown(evidence)[order[0]]:
             sure *= _RELATED
         return order, share * (sure * self._understood(evidence) / share[0]), fits
 
@@ -584,8 +592,6 @@ class _Answer:
         stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
         for term in stated:
             likely = self.scorer.likely(term)
-            if term.constraint.relation == "state" and np.isnan(likely[members]).all() and meaning.kind != "object":
-                return f"whether the {noun} is {term.constraint.value} is not known"
             if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
                 return self._none_is(noun, _words(term.constraint))
         if len(members) and fits[members].max() < _HARDLY:
@@ -613,12 +619,21 @@ class _Answer:
         assert meaning.target is not None
         noun = meaning.target.noun
         best = float(evidence.category[order].max())
-        chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
+        unknown, more = self.scorer.unknown(evidence), ""
+        least = np.where(unknown, _FITS * UNDECIDED, _FITS)
+        fitting = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= least[i]]
+        chosen = [i for i in fitting if not unknown[i]]
         if best < _SAME_KIND and meaning.kind != "object" and is_known_noun(noun, self.labels):
             return GroundingStatus.NOT_FOUND, (), _no(noun)
         superlative = [
             c for c in meaning.constraints if c.is_superlative and c.weight >= 1.0 and c.relation not in _SHARED
         ]
+        if len(fitting) > len(chosen):
+            words = f"whether {{}} {' and '.join(self._may_be_unknown(evidence))} is not known"
+            more = f"; {words.format(f'{len(fitting) - len(chosen)} more are')}"
+            if not chosen:
+                self._note_nearest(fitting, fits[fitting], limit or DEFAULT_TOP_K)
+                return GroundingStatus.NOT_FOUND, (), words.format(f"the {noun} is")
         if not chosen:
             if meaning.kind == "object":
                 return None
@@ -646,7 +661,7 @@ class _Answer:
             return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
         states = [_words(c) for c in meaning.constraints if c.relation == "state"]
         names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
-        return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
+        return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}{more}"
 
     def attribute(self, decided: _Decided) -> _Decided:
         """The answer to a question about an attribute of the objects found, or why it is not known."""
@@ -761,17 +776,20 @@ class _Answer:
         text += (
             "; where it goes or lies is meant: what else is named is not on the map" if self.meaning.is_place else ""
         )
-        return text + self._unchecked(evidence)
+        return text + self._unchecked(evidence, best)
 
-    def _unchecked(self, evidence: Evidence) -> str:
-        """Parts of the sentence that were not checked: "; no bathtub found; colours are not known"."""
+    def _may_be_unknown(self, evidence: Evidence, i: int | None = None) -> list[str]:
+        """Attributes that the sentence states and the map may lack, in words; those that it lacks of object ``i``."""
+        stated = [t for t in evidence.terms if t.constraint.relation in MAY_BE_UNKNOWN]
+        words = [_words(t.constraint) for t in stated if i is None or np.isnan(t.holds[i])]
+        return words or [_description(e) for e in self.meaning.excluded if i is None or evidence.may_be_excluded[i]]
+
+    def _unchecked(self, evidence: Evidence, best: int) -> str:
+        """Parts of the sentence that were not checked: "; no bathtub found; whether it is red is not known"."""
         missing = [noun for t in evidence.terms for noun in t.missing]
         known = {noun: is_known_noun(noun.removeprefix("other "), self.labels) for noun in missing}
         stated = [f"no {noun} found" if is_known else f"not known: {noun}" for noun, is_known in known.items()]
-        if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
-            stated.append("colours are not known")
-        states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
-        stated += [f"whether it is {t.constraint.value} is not known" for t in states]
+        stated += [f"whether it is {words} is not known" for words in self._may_be_unknown(evidence, best)]
         if self.meaning.unmatched:
             stated.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
         return "".join(f"; {words}" for words in dict.fromkeys(stated))
@@ -804,7 +822,7 @@ _SAID = {
     "larger": "larger than", "smaller": "smaller than", "same-colour": "of the colour of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from",
-    "pointed-at": "in the direction of", "nearer": "nearer to", "farther": "farther from",
+    "nearer": "nearer to", "farther": "farther from",
     "end": "at the end of",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",

@@ -266,15 +266,6 @@ class Pairs:
             np.maximum.at(best, self.target, values)
         return best
 
-    def mean_of_best(self, values: F64, count: int) -> F64:
-        """(N,) mean of the ``count`` largest of the S values of each target; missing pairs count 0."""
-        target = np.broadcast_to(self.target, values.shape).ravel()
-        order = np.lexsort((-values.ravel(), target))
-        sorted_target = target[order]
-        rank = np.arange(len(order)) - np.searchsorted(sorted_target, sorted_target)
-        chosen = order[rank < count]
-        return np.bincount(target[chosen], values.ravel()[chosen], self.g.n) / count
-
     # ------------------------------------------------------------------------------------------------------ distances
 
     @cached_property
@@ -547,12 +538,6 @@ def _facing(p: Pairs) -> F64:
     return np.asarray(p.swapped.aimed * np.exp(-p.gap / 4.0) + (1.0 - oriented) * _across(p))
 
 
-def _pointed_at(p: Pairs) -> F64:
-    """The anchor's front points at the target, and the nearer the better; before an anchor without front."""
-    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
-    return np.asarray((p.aimed + (1.0 - oriented) * p.seen[1]) * np.exp(-p.gap_xy / 1.5))
-
-
 PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
@@ -569,7 +554,6 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-right": _side("own-right", 3),
     "across": _across,
     "facing": _facing,
-    "pointed-at": _pointed_at,
     "end": _end,
     "viewer-left": lambda p: p.viewer_side(1.0),
     "viewer-right": lambda p: p.viewer_side(-1.0),
@@ -583,7 +567,7 @@ REACH_M = {
     "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
     "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
     "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
-    "across": np.inf, "facing": np.inf, "pointed-at": np.inf,
+    "across": np.inf, "facing": np.inf,
 }  # fmt: skip
 
 
@@ -696,14 +680,6 @@ def is_beside(name: str) -> Relation:
     return holds
 
 
-def is_pointed_at(p: Pairs) -> F64:
-    """About as near, in the direction in which the anchor points, as the nearest object there."""
-    score = p.scores("pointed-at") * p.different
-    best = np.zeros(p.g.n)
-    np.maximum.at(best, np.broadcast_to(p.anchor, p.shape), score)
-    return np.asarray(sigmoid((score / np.maximum(best, 1e-3)[p.anchor] - 0.6) / 0.08))
-
-
 def is_facing(p: Pairs) -> F64:
     """The target's front points at the anchor; undecided without a front."""
     oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
@@ -718,7 +694,6 @@ LIKELIHOODS: dict[str, Relation] = {
     "near": is_near,
     "end": is_near,
     "facing": is_facing,
-    "pointed-at": is_pointed_at,
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
     "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
@@ -734,7 +709,7 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
-    "facing": np.inf, "pointed-at": np.inf,
+    "facing": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
 }  # fmt: skip

@@ -135,8 +135,9 @@ class Lexicon:
             return 1.0
         if is_use(noun) and noun not in self.meaning:
             serves = affordances().get(noun.removeprefix(_FOR), ())
-            ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
-            return max(ranked, default=0.0)
+            ranks = {name: max(1.0 - _LESS_FIT * k, _FIT) for k, name in enumerate(serves)}
+            own = ranks.get(label, 0.0)  # a ladder is no step stool where both are listed
+            return own or max((rank * self.similarity(name, label) for name, rank in ranks.items()), default=0.0)
         listed = self._listed(noun, label)
         if listed or (noun in self.meaning and label in self.labels):
             return listed
