@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from embodied_perceptron_training.evaluation.suites import lifting
@@ -27,6 +28,22 @@ def test_forms_are_one_without_detections_two_perfect_and_three_degraded():
     degraded = [how for how in kinds.values() if how is not None]
     assert [how.recall < 1 or how.jitter > 0 for how in degraded] == [False, False, True, True, True]
     assert {how.seed for how in degraded[2:]} == {3}
+
+
+@pytest.mark.parametrize(
+    ("center", "name", "right", "left_out"),
+    [
+        ((0.1, 0.0, 0.0), "cup", (), 1),  # an object of this name, of which little was seen
+        ((0.1, 0.0, 0.0), "cup", (0,), 0),  # found right
+        ((0.1, 0.0, 0.0), "bowl", (), 0),  # another name
+        ((0.6, 0.0, 0.0), "cup", (), 0),  # elsewhere
+        ((0.1, 0.0, 0.0), "object", (), 0),  # no name
+    ],
+)
+def test_a_name_at_an_object_that_is_hardly_seen_counts_only_where_it_is_right(center, name, right, left_out):
+    box = np.array([[*center, 0.1, 0.1, 0.1, 0, 0, 0]])
+    other = np.array([[0.0, 0.0, 0.0, 0.2, 0.2, 0.2, 0, 0, 0]])
+    assert lifting._left_out(box, [name], right, other, ["cup"]) == left_out
 
 
 def counts(**values):
