@@ -101,7 +101,7 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
     points = np.zeros((0, 3)) if points_m is None else np.asarray(points_m, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(f"points_m must be (K, 3), got {points.shape}")
-    pairs = _pairs(boxes, labels)
+    pairs = predict_pairs(boxes, labels)
     holding = {b for _, relation, b in pairs if relation == "inside"}
     states: dict[int, str] = {}
     fronts = _fronts(boxes, labels)
@@ -143,7 +143,8 @@ def with_conditions(objects: Sequence[SceneObject], voxels: VoxelSnapshot | None
     return tuple(dataclasses.replace(o, condition=known.get(o.id, "")) for o in objects)
 
 
-def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
+def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
+    """Relations :data:`RELATIONS` of (N, 9) boxes by geometry: (row, relation, row of the anchor)."""
     things = np.array([label not in _NO_PLACE for label in labels], dtype=bool)
     if np.count_nonzero(things) < 2:
         return frozenset()
@@ -168,17 +169,20 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     ontop = np.maximum(ontop, resting)
     # an object on a shelf also scores for "in"; keep the larger score
     within = inside > ontop
-    found = _best("inside", i, j, np.where(within, inside, 0.0)) | _best("ontop", i, j, np.where(within, 0.0, ontop))
+    size = geometry.volume[j]
+    found = _best("inside", i, j, np.where(within, inside, 0.0), size)
+    found |= _best("ontop", i, j, np.where(within, 0.0, ontop), size)
     bounds = Bounds.of(boxes)
     i, j = usable(bounds)
     i, j = i[legged[j]], j[legged[j]]
-    return found | _best("under", i, j, _under(bounds, i, j))
+    share = _under(bounds, i, j)
+    return found | _best("under", i, j, share, -share)
 
 
-def _best(relation: str, rows: NDArray[np.intp], anchors: NDArray[np.intp], score: F64) -> frozenset[Pair]:
-    """The best anchor of each row, the first of equal ones; rows are sorted."""
+def _best(relation: str, rows: NDArray[np.intp], anchors: NDArray[np.intp], score: F64, size: F64) -> frozenset[Pair]:
+    """The anchor of each row with the least size, the first of equal ones; rows are sorted."""
     kept = np.flatnonzero(score >= MIN_SCORE)
-    kept = kept[np.lexsort((anchors[kept], -score[kept], rows[kept]))]
+    kept = kept[np.lexsort((anchors[kept], size[kept], rows[kept]))]
     of, first = np.unique(rows[kept], return_index=True)
     return frozenset(zip(of.tolist(), [relation] * len(of), anchors[kept][first].tolist(), strict=True))
 
