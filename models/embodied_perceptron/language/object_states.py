@@ -56,6 +56,7 @@ _LEGGED = frozenset(
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
 _LOW_BOARD_M = 0.25  # above the floor: below any seat or mattress
 _RESTING = 0.8
+_RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
 _LEAST_BEARER = 0.25  # least footprint of an anchor as a share: a plant is wider than its stand
 _DOOR, _FRAME = "door", "doorframe"
 _FRAME_REACH_M = 1.0  # most distance of the middles of leaf and frame
@@ -161,6 +162,7 @@ def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     i, j = usable(geometry.bounds)
     pairs = Pairs(geometry, i, j)
     ontop, inside = (pairs.scores(_CARRIED[name]) for name in ("ontop", "inside"))
+    ontop = ontop * (geometry.low[i, 2] - geometry.high[j, 2] <= _RESTS_M)
     rise = geometry.low[i, 2] - geometry.low[j, 2]
     on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
     # below the top of the box (headboard, back rest); scores less than resting plainly on another object
