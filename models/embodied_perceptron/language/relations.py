@@ -562,7 +562,7 @@ def is_on(p: Pairs) -> F64:
 
 def is_inside(p: Pairs) -> F64:
     """A large part of the target within the anchor, or on it as in a bowl."""
-    smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
+    smaller = (p.g.volume[p.target] < p.g.volume[p.anchor]) & (p.share_within > 0)
     return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * is_on(p)))
 
 
