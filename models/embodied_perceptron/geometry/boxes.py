@@ -179,15 +179,15 @@ def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Ten
 # overlap
 
 
-def checked_frames(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
-    """Return centres (N, 3), half sizes (N, 3) and rotations (N, 3, 3) of (N, 9) boxes as float64 arrays.
+def checked_solids(boxes: Tensor, name: str) -> F64:
+    """Return the (N, 22) solids of :mod:`.overlap` of (N, 9) boxes.
 
     Raises ``ValueError`` as :func:`check_boxes`.
     """
     if isinstance(boxes, Tensor) and boxes.is_floating_point():
         boxes = boxes.detach().to("cpu", torch.float64)
-    parts: tuple[F64, F64, F64] = overlap.frames(check_boxes(boxes, name).contiguous().numpy())
-    return parts
+    solids: F64 = overlap.solids(*overlap.frames(check_boxes(boxes, name).contiguous().numpy()))
+    return solids
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -232,12 +232,12 @@ def paired_iou_of_arrays(a: F64, b: F64) -> F64:
 
 
 def _loops_iou(a: Tensor, b: Tensor) -> F64:
-    iou: F64 = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    iou: F64 = overlap.iou_matrix(checked_solids(a, "a"), checked_solids(b, "b"))
     return iou
 
 
 def _loops_paired_iou(a: Tensor, b: Tensor) -> F64:
-    iou: F64 = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    iou: F64 = overlap.iou_pairs(checked_solids(a, "a"), checked_solids(b, "b"))
     return iou
 
 
