@@ -143,6 +143,7 @@ class Samples:
         return Samples(self.points_m[rows], self.depth_m[rows], self.row[rows])
 
 
+_MAX_HOLES = 64  # of a 2-D box that the map fills: it counts for less than measured depth
 _EDGE_STEP_PX = 2
 _EDGE_M, _EDGE_SHARE = 0.02, 0.025  # larger depth steps between neighbours are edges
 
@@ -169,8 +170,10 @@ def see_surface(
     u, v = uv[:, 0], uv[:, 1]
     z, usable = _measured(depth_m, u, v, range_m[0], range_m[1])
     if behind_m is not None:
-        filled = np.where(z == 0, behind_m[v, u], 0)
-        z, usable = np.where(filled > 0, filled, z), usable | (filled > 0)
+        holes = np.flatnonzero(z == 0)
+        holes = holes[:: 1 + len(holes) // _MAX_HOLES]
+        z[holes] = behind_m[v[holes], u[holes]]
+        usable[holes] = z[holes] > 0
     rows = np.flatnonzero(usable)
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
     rays = np.stack([x, y, np.ones(len(uv))], axis=1)[rows]  # at depth 1, optical frame
