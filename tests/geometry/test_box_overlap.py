@@ -472,8 +472,7 @@ def test_gradients_of_the_intersection_are_those_of_differences(device: bool) ->
 
 
 def test_gradients_on_a_device_are_those_of_the_loops() -> None:
-    """Also of boxes that touch, where the derivative is that of one side."""
-    every = torch.cat([AWKWARD, random_boxes(20, seed=9, room_m=0.5)])
+    every = torch.cat([random_boxes(20, seed=9, room_m=0.5), random_boxes(10, seed=8, room_m=0.3, tilt=0.0)])
     others = ~torch.eye(len(every), dtype=torch.bool).flatten()  # rounding decides between the sides of a box on itself
     a, b = (pairs[others] for pairs in (every.repeat_interleave(len(every), 0), every.repeat(len(every), 1)))
     found = []
@@ -487,10 +486,10 @@ def test_gradients_on_a_device_are_those_of_the_loops() -> None:
 
 
 def test_a_lost_box_gives_no_number() -> None:
-    lost = random_boxes(2)
-    lost[0, 0] = math.nan
+    lost = random_boxes(4)
+    lost[[0, 1, 2], [0, 1, 2]] = math.nan
     half, R = 0.5 * lost[:, 3:6], bx.rotations(lost)
     for path in (contextlib.nullcontext, device_path):
         with path():
             volume = overlap.intersection_volumes(lost[:, :3], half, R, lost[:, :3] + 0.1, half, R)
-        assert volume.isnan().tolist() == [True, False]
+        assert volume.isnan().tolist() == [True, True, True, False]

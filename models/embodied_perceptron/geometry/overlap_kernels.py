@@ -3,7 +3,7 @@
 
 import warp as wp
 
-from embodied_perceptron.geometry.overlap import FLAT, PARALLEL
+from embodied_perceptron.geometry.kernels import FLAT, PARALLEL
 
 wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)  # no banner on the standard output
 wp.init()
@@ -19,7 +19,7 @@ def line(
     n: wp.int32, piece: wp.int32, half_a: wp.vec3d, at: wp.vec3d, u: wp.vec3d, v: wp.vec3d,
     half_u: wp.float64, half_v: wp.float64,
 ):  # fmt: skip
-    """Line ``n`` of ten of ``overlap._lines``: normal and limit. One beside the face equals the line 1 of its edges."""
+    """Line ``n`` of ten that bound a piece: normal and limit. One beside the face equals the first of its edges."""
     sign = wp.where(n % 2 == 0, -_ONE, _ONE)
     if n < 2:
         return wp.vec3d(sign, _ZERO, half_u)

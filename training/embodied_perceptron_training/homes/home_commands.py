@@ -19,6 +19,7 @@ from embodied_perceptron.apps.command_line import (
     with_option_groups,
 )
 from embodied_perceptron.apps.reading_options import ReadingOptions
+from embodied_perceptron.recordings.files import write_json
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
@@ -221,8 +222,6 @@ def inspect_command(
 
 
 def _compare(folder: Path | None, split: str, recording: Path, target: Path | None) -> None:
-    import json
-
     from rich.console import Console
     from rich.table import Table
 
@@ -232,7 +231,7 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
         columns = compare(folder, split, recording, progress=progress.update)
     if target is not None:
         target.mkdir(parents=True, exist_ok=True)
-        (target / "comparison.json").write_text(json.dumps(columns, indent=1))
+        write_json(target / "comparison.json", columns)
     table = Table("", *columns)
     for row in dict.fromkeys(name for column in columns.values() for name in column):
         table.add_row(row, *(column.get(row, "-") for column in columns.values()))

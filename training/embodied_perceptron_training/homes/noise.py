@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.config import require_at_least
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 
@@ -48,9 +49,7 @@ class NoiseModel:
         if self.sensor not in (*_FIRST_SENSORS, *_LATER_SENSORS):
             names = ", ".join((*_FIRST_SENSORS, *_LATER_SENSORS))
             raise ValueError(f"sensor must be one of {names}, got {self.sensor!r}")
-        for name in ("exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        require_at_least(self, 0, "exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain")
 
     def check_version(self, version: int) -> None:
         """Raise ``ValueError`` when homes of ``version`` do not support the sensor."""

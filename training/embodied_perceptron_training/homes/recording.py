@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -62,12 +63,8 @@ class RecordingSpec:
     robot: RobotSpec = field(default_factory=RobotSpec)
 
     def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise ValueError(f"frames must be at least 1, got {self.frames}")
-        if not self.rate_hz > 0:
-            raise ValueError(f"rate_hz must be positive, got {self.rate_hz}")
-        if self.width < 16 or self.height < 16:
-            raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        require_positive(self, "frames", "rate_hz")
+        require_at_least(self, 16, "width", "height")
         self.noise.check_version(self.home.version)
 
     @property
@@ -212,35 +209,17 @@ MAX_POINTS = 20_000
 
 
 @njit(cache=True)
-def _point_triangle_squared(p: F64, a: F64, b: F64, c: F64) -> float:
-    """Squared distance from a point to a triangle (Ericson, Real-Time Collision Detection, 5.1.5)."""
-    ab, ac, ap = b - a, c - a, p - a
-    d1, d2 = (ab * ap).sum(), (ac * ap).sum()
-    if d1 <= 0 and d2 <= 0:
-        return float((ap * ap).sum())
-    bp = p - b
-    d3, d4 = (ab * bp).sum(), (ac * bp).sum()
-    if d3 >= 0 and d4 <= d3:
-        return float((bp * bp).sum())
-    vc = d1 * d4 - d3 * d2
-    if vc <= 0 and d1 >= 0 and d3 <= 0:
-        q = ap - ab * (d1 / (d1 - d3))
-        return float((q * q).sum())
-    cp = p - c
-    d5, d6 = (ab * cp).sum(), (ac * cp).sum()
-    if d6 >= 0 and d5 <= d6:
-        return float((cp * cp).sum())
-    vb = d5 * d2 - d1 * d6
-    if vb <= 0 and d2 >= 0 and d6 <= 0:
-        q = ap - ac * (d2 / (d2 - d6))
-        return float((q * q).sum())
-    va = d3 * d6 - d5 * d4
-    if va <= 0 and d4 - d3 >= 0 and d5 - d6 >= 0:
-        q = p - (b + (c - b) * ((d4 - d3) / ((d4 - d3) + (d5 - d6))))
-        return float((q * q).sum())
-    total = va + vb + vc
-    q = ap - ab * (vb / total) - ac * (vc / total)
-    return float((q * q).sum())
+def _point_triangle_squared(p: F64, corners: F64) -> float:
+    """Squared distance from a point to a (3, 3) triangle: to its plane above the inside, otherwise to an edge."""
+    normal = np.cross(corners[1] - corners[0], corners[2] - corners[0])
+    size = (normal * normal).sum()
+    inside, best = size > 0, np.inf
+    for k in range(3):
+        edge, at = corners[(k + 1) % 3] - corners[k], p - corners[k]
+        inside &= (np.cross(edge, at) * normal).sum() >= 0
+        along = min(max((edge * at).sum() / max((edge * edge).sum(), 1e-300), 0.0), 1.0)
+        best = min(best, ((at - along * edge) ** 2).sum())
+    return float(((p - corners[0]) * normal).sum() ** 2 / size if inside else best)
 
 
 @njit(cache=True, inline="always")
@@ -257,10 +236,10 @@ def _distances(points: F64, triangles: F64, low: F64, high: F64) -> F64:
     result = np.empty(len(points))
     last = 0  # triangle of the point before, which is near: most others are further than it by their boxes
     for i, p in enumerate(points):
-        best = _point_triangle_squared(p, triangles[last, 0], triangles[last, 1], triangles[last, 2])
+        best = _point_triangle_squared(p, triangles[last])
         for k in range(len(triangles)):
             if _box_squared(p, low[k], high[k]) < best:
-                squared = _point_triangle_squared(p, triangles[k, 0], triangles[k, 1], triangles[k, 2])
+                squared = _point_triangle_squared(p, triangles[k])
                 if squared < best:
                     best, last = squared, k
         result[i] = np.sqrt(best)
