@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import _report as report
 
@@ -46,6 +47,7 @@ from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.mapping.voxels import HostCopy
 from embodied_perceptron.nn import graphed
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
@@ -88,11 +90,15 @@ class OperationCount:
         self.names: Counter[tuple[str, str]] = Counter()
         self.on_host = WeakIdKeyDictionary()
         self._entered = contextlib.ExitStack()
+        self._waits_before: WeakKeyDictionary[HostCopy, int] = WeakKeyDictionary()  # of copies sent meanwhile
         self._quiet = 0
 
     def __enter__(self) -> OperationCount:
         self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
-        self._entered.enter_context(patch("embodied_perceptron.nn.graphed.recorder", lambda device: self._record))
+        self._entered.enter_context(patch.object(HostCopy, "__init__", self._sent(HostCopy.__init__)))
+        self._entered.enter_context(patch.object(HostCopy, "ready", lambda copy: self._ready(copy)))
+        self._entered.enter_context(patch.object(HostCopy, "read", self._read(HostCopy.read)))
+        self._entered.enter_context(patch.object(graphed, "recorder", lambda _: lambda: self._record))
         self._entered.enter_context(patch.object(engine, "_triton_serves", lambda feats: not runs_compiled(feats)))
         self._entered.enter_context(patch.object(engine, "_triton_multiply", self._multiply))
         if importlib.util.find_spec("warp") is not None:
@@ -112,6 +118,30 @@ class OperationCount:
 
         return from_numpy
 
+    def _sent(self, original: Callable[..., None]) -> Callable[..., None]:
+        def send(copy: HostCopy, tensor: torch.Tensor) -> None:
+            original(copy, tensor)
+            self._waits_before[copy] = self.waits.total()
+
+        return send
+
+    def _ready(self, copy: HostCopy) -> bool:
+        """The host reads it only then."""
+        self._waits_before[copy] = -1
+        return True
+
+    def _read(self, original: Callable[[HostCopy], torch.Tensor]) -> Callable[[HostCopy], torch.Tensor]:
+        """A copy has arrived with whatever the host waited for after it was sent."""
+
+        def read(copy: HostCopy) -> torch.Tensor:
+            if self.waits.total() == self._waits_before.get(copy, 0):
+                self.wait()
+            tensor = original(copy)
+            self.on_host[tensor] = True
+            return tensor
+
+        return read
+
     def _launch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def launch(kernel: Any, *args: Any, **options: Any) -> Any:
             self.operation(kernel.key)
@@ -119,17 +149,18 @@ class OperationCount:
 
         return launch
 
-    def _record(self, function: graphed.Function, given: torch.Tensor) -> tuple[torch.Tensor, graphed.Replay]:
-        """A graph for the CPU: its function, computed anew into the same memory, counts as one launch."""
+    def _record(self, work: graphed.Work, _: graphed.Work | None) -> tuple[tuple[torch.Tensor, ...], graphed.Replay]:
+        """A graph for the CPU: its work, done anew into the same memory, counts as one launch."""
         with self.quiet():
-            result = function(given)
+            results = work()
 
         def replay() -> None:
             self.operation("graph")
             with self.quiet():
-                result.copy_(function(given))
+                for result, value in zip(results, work(), strict=True):
+                    result.copy_(value)
 
-        return result, replay
+        return results, replay
 
     def _multiply(self, *args: Any) -> torch.Tensor:
         """A Triton kernel: one launch, whatever torch needs to compute it on the CPU."""

@@ -5,7 +5,7 @@
 
 Compiles for sm_80 (A100), 87 (Jetson Orin), 90 (H100) and 100 (B200), and fails (exit code 1) where a variant spills or
 needs more than 168 registers: three blocks of 128 threads must fit a multiprocessor. The sparse convolution is compiled
-by Triton, whose wheel brings ptxas and cuobjdump, the kernels of the map, of views and of sites by Warp. ``missing``
+by Triton, whose wheel brings ptxas and cuobjdump; the kernels of the map, views, sites and boxes by Warp. ``missing``
 names a compiler that is not installed, and its kernels are left out.
 """
 
@@ -60,15 +60,16 @@ def triton_variant(capability: int, precision: str, kind: str) -> tuple[Row, str
 
 
 def warp_kernels(capability: int) -> list[Row]:
-    """Resources of every kernel of the map, of view sampling and of sites."""
+    """Resources of every kernel of the map, of view sampling, of sites and of boxes."""
     import warp
 
+    from embodied_perceptron.geometry import overlap_kernels
     from embodied_perceptron.mapping import warp_kernels
     from embodied_perceptron.nn import view_kernels
     from embodied_perceptron.sparse import site_kernels
 
     found: dict[str, Row] = {}
-    for module in (warp_kernels, view_kernels, site_kernels):
+    for module in (warp_kernels, view_kernels, site_kernels, overlap_kernels):
         with tempfile.TemporaryDirectory() as folder:
             warp.compile_aot_module(module, arch=capability, module_dir=folder, use_ptx=False)
             (cubin,) = Path(folder).glob("*.cubin")

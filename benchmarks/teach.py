@@ -24,20 +24,16 @@ from typing import Any
 
 import _report as report
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.geometry.boxes import iou_of_arrays
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.runner.scene_tasks import (
-    predict_everywhere,
-    scene_perceptron,
-)
+from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, load_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.generate import (
@@ -110,9 +106,7 @@ class Homes:
 
 def walk(home: MappedHome, inference: Predictor) -> Perceptron:
     """The map of a home, with its objects."""
-    perceptron = scene_perceptron(inference, len(home.scene.frames))
-    for frame in home.scene.frames:
-        perceptron.integrate(frame)
+    perceptron = mapped_scene(home.scene, inference)
     perceptron.perceive(window_m=float("inf"))
     return perceptron
 
@@ -121,8 +115,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     """(N, M) IoU; one column of zeros if M is 0."""
     if not len(a) or not len(b):
         return np.zeros((len(a), max(len(b), 1)))
-    iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-    return iou
+    return iou_of_arrays(a, b)
 
 
 def teach(homes: Homes, inference: Predictor, things: int, folder: Path) -> tuple[list[Path], Counter[str], int]:

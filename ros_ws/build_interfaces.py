@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the ROS interface packages into a virtual environment that has ROS 2 as wheels.
 
-    .venv/bin/python ros_ws/build_interfaces.py [--force] [--list]
+    .venv/bin/python ros_ws/build_interfaces.py [--force]
 
 Only for environments without a ROS installation: with one, ``colcon build`` does this. Idempotent and resumable: each
 package has a stamp with the hash of its sources, of what it is built from and of the generators; a second run does
@@ -219,7 +219,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Build what is not built; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--force", action="store_true", help="build again what is already built")
-    parser.add_argument("--list", action="store_true", help="only say what stands how")
     options = parser.parse_args(arguments)
     prefix = Path(sys.prefix)
     try:
@@ -227,16 +226,13 @@ def main(arguments: list[str] | None = None) -> int:
     except EnvironmentFaultError as problem:
         print(f"interfaces: {problem}", file=sys.stderr)
         return 2
-    if not options.list:
-        repair_cmake_exports(prefix)
+    repair_cmake_exports(prefix)
     todo = []
     for package in PACKAGES:
         if package.stand_in and is_provided_elsewhere(package, prefix):
             print(f"interfaces: {package.name} is provided by the environment")
         elif is_built(package, prefix) and not options.force:
             print(f"interfaces: {package.name} is up to date")
-        elif options.list:
-            print(f"interfaces: {package.name} is to be built")
         else:
             todo.append(package)
     return 0 if build_all(todo, prefix) else 1

@@ -148,7 +148,7 @@ def test_help_does_not_load_the_heavy_parts() -> None:
 @pytest.mark.parametrize(
     "former",
     [
-        *("model", "compile", "bench", "results", "ablate", "fit-language", "map-error", "mission-score"),
+        *("model", "compile", "bench", "results", "ablate", "fit-language", "mission-score"),
         *("mission-questions", "import-official", "simulate", "render-recording"),
         *("weights add", "evaluate card", "evaluate continuous-detection"),
     ],

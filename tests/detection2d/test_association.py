@@ -20,11 +20,13 @@ from embodied_perceptron.detection2d.association import (
     hull_points,
     sightings,
 )
+from embodied_perceptron.detection2d.detections2d import no_detections
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_along
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import SIZES
 from embodied_perceptron.sensors.frame import RgbdFrame
 
+NOTHING = no_detections("front", 0)
 NO_BOX = np.array([0.0, 0.0, 1.0, 1.0])
 EYES = [np.array([0.4 + 0.7 * np.cos(a), 0.1 + 0.7 * np.sin(a), 1.5]) for a in np.linspace(0.5, 5.5, 6)]
 
@@ -56,7 +58,7 @@ def views(*detections, look=(0.4, 0.1, 0.79)):
     for i, some in enumerate(detections):
         T = look_at(EYES[i % len(EYES)], look)
         posed, _ = photograph(T, i + 1)
-        out.append(LiftedView("any", i, posed.frame, T, [seen_by(one, T) for one in some]))
+        out.append(LiftedView("any", i, posed.frame, T, [seen_by(one, T) for one in some], NOTHING))
     return out
 
 
@@ -81,7 +83,7 @@ def test_what_was_said_and_what_was_not_is_counted():
 
 def test_each_detector_is_counted_for_itself():
     one, two = views([detection(score=0.5)], []), views([detection(score=0.6, label="bowl")], [])
-    of_two = [LiftedView("other", v.key, v.frame, v.T_world_camera, v.lifted) for v in two]
+    of_two = [LiftedView("other", v.key, v.frame, v.T_world_camera, v.lifted, NOTHING) for v in two]
     cup = only(find_candidates([*one, *of_two]))
     assert cup.reported == {"any": {"cup": (1, 0.5)}, "other": {"bowl": (1, 0.6)}}
     assert silent(cup) == {"any": 1, "other": 1}
@@ -99,7 +101,7 @@ def test_what_is_hidden_was_not_missed():
     hidden = some[2].frame.depth_m.copy()
     hidden[:] = 0.5  # a hand before the camera
     frame = RgbdFrame(9, "front", some[2].frame.color, hidden, K)
-    covered = [*some[:2], LiftedView("any", 2, frame, some[2].T_world_camera, [])]
+    covered = [*some[:2], LiftedView("any", 2, frame, some[2].T_world_camera, [], NOTHING)]
     assert silent(only(find_candidates(covered))) == {}
     assert silent(only(find_candidates(some))) == {"any": 1}
 
@@ -154,10 +156,18 @@ def test_one_view_is_enough_where_its_surface_fills_the_box(change):
     assert not find_candidates(views([replace(detection(), **change)]))
 
 
+@pytest.mark.parametrize(("of_others", "objects"), [(2, ["table"]), (0, ["cup"])])
+def test_one_view_of_a_surface_that_is_another_objects_makes_no_object(of_others, objects):
+    top = cube((0.4, 0.1, 0.0), 0.8, 3000) * [1, 1, 0] + [0, 0, CUP_BOX[2] - CUP_BOX[5] / 2]
+    edge = top[np.linalg.norm(top[:, :2] - [0.4, 0.1], axis=1) < 0.15]
+    some = views([lifted(edge, "cup")], *[[lifted(top, "table")] for _ in range(of_others)])
+    assert [next(iter(c.reported["any"])) for c in find_candidates(some)] == objects
+
+
 def test_what_left_the_map_does_not_count():
     some = views([detection(score=0.8)], [detection(score=0.8, seed=1)])
-    there = VoxelIndex.of(snapshot_of(np.concatenate([cube(CUP_BOX[:3], seed=s) for s in range(4)])))
-    gone = VoxelIndex.of(snapshot_of(cube([1.5, 1.5, 0.2])))
+    there = VoxelIndex(snapshot_of(np.concatenate([cube(CUP_BOX[:3], seed=s) for s in range(4)])))
+    gone = VoxelIndex(snapshot_of(cube([1.5, 1.5, 0.2])))
     assert len(find_candidates(some, index=there)) == 1
     assert find_candidates(some, index=gone) == []
 
@@ -306,13 +316,13 @@ def test_what_is_remembered_of_the_last_call_is_what_is_found_anew():
         cups = [detection(CUP_BOX[:3] + rng.normal(0, 0.01, 3), score=0.5 + 0.05 * step, seed=step)]
         chairs = [detection((-1.0, 1.1, 0.4), "chair", 0.6, 0.6, seed=20 + step)] if step % 3 else []
         (new,) = views([*cups, *chairs])
-        some.append(LiftedView("any", step, new.frame, new.T_world_camera.copy(), new.lifted))
+        some.append(LiftedView("any", step, new.frame, new.T_world_camera.copy(), new.lifted, NOTHING))
         if step == 5:
             some.pop(1)  # its keyframe has left
         if step == 6:  # its pose was corrected, and what it lifted with it
             T = some[0].T_world_camera.copy()
             T[:3, 3] += 5.0
-            some[0] = LiftedView("any", 0, some[0].frame, T, [])
+            some[0] = LiftedView("any", 0, some[0].frame, T, [], NOTHING)
         for known, anew in zip(find_candidates(some, cache=cache), find_candidates(some), strict=True):
             assert (known.reported, known.missed, known.whole, known.members) == (
                 anew.reported,

@@ -6,14 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.lift_world import tour
+from support.lift_world import K, tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView
+from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.fusion import FusionContext, LiftedObject, find_hypotheses, surface_in
 from embodied_perceptron.detection2d.fusion import fuse as fuse_places
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.suppression import fusion_affinity
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import shipped_detector_model
 from embodied_perceptron.results import UNNAMED, Certainty, Detections
@@ -63,7 +66,8 @@ def moved(box, dx=0.0):
 def missed_views(*said, count=8):
     """Views around the room's table; ``said`` stands in each."""
     frames, _ = tour(count)
-    return [LiftedView("any", i, f.frame, f.T_world_camera, list(said)) for i, f in enumerate(frames)]
+    nothing = no_detections("front", 0)
+    return [LiftedView("any", i, f.frame, f.T_world_camera, list(said), nothing) for i, f in enumerate(frames)]
 
 
 def test_agreement_makes_surer_and_the_networks_box_stays():
@@ -185,12 +189,58 @@ def test_what_is_said_moves_every_box_of_its_place_by_as_much_as_its_name():
 
 
 def test_one_word_ends_the_silence():
-    points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
-    bed = LiftedDetection(
-        "bed", 0.4, points, box_along(points, 0.0), False, 0, np.zeros(4), points[:0], np.ones(4, bool)
-    )
+    bed = lifted_at(TABLE, "bed")
     network = found((TABLE, 0.5, "bed"))
     assert fuse(network, [], around(missed_views(bed)), MODEL).scores.tolist() == [0.5]
+
+
+def shown(view, box, label, score=0.9):
+    """The view with a 2-D detection that shows a box."""
+    camera = transform_points(invert_transform(view.T_world_camera), box_corners(np.array([box], float))[0])
+    uv, _ = project(camera, K)
+    box_px = np.concatenate([uv.min(axis=0), uv.max(axis=0)]).clip(-0.5, [K.width - 0.5, K.height - 0.5] * 2)
+    detections = Detections2d("front", 0, box_px[None], np.array([score]), (label,))
+    return dataclasses.replace(view, found=detections)
+
+
+def reports(places):
+    return [{name: count for one in p.evidence for name, (count, _) in one.reported.items()} for p in places]
+
+
+def test_a_detection_that_is_not_lifted_names_the_box_that_it_shows():
+    first, *others = missed_views(count=2)
+    views = [shown(first, TABLE, "table"), *others]
+    network = found((TABLE, 0.3, "bed", {"bed": 0.3, UNNAMED: 0.1}), (FAR, 0.9, "table"))
+    assert reports(find_hypotheses(network, [], around(views))) == [{}, {"table": 1}]  # by score: FAR, TABLE
+    fused = fuse(network, [], around(views), MODEL.on_photographs())
+    assert next(label for label, box in zip(fused.labels, fused.boxes, strict=True) if box[0] == 0.6) == "table"
+
+
+def test_a_detection_shows_one_box():
+    views = [shown(view, TABLE, "table") for view in missed_views()]
+    aside = [0.6, 0.5, *TABLE[2:]]
+    counts = reports(find_hypotheses(found((aside, 0.5, "bed"), (TABLE, 0.3, "table")), [], around(views)))
+    assert counts[0] == {}
+    assert counts[1]["table"] >= 4
+
+
+def test_an_object_that_was_lifted_elsewhere_goes_with_the_box_that_its_detections_show():
+    views = [
+        dataclasses.replace(shown(view, TABLE, "table"), lifted=[lifted_at(FAR, "table")])
+        for view in missed_views(count=3)
+    ]
+    members = tuple((v, 0) for v in range(3))
+    away = thing(FAR, "table")
+    away = dataclasses.replace(away, candidate=dataclasses.replace(away.candidate, members=members))
+    (place,) = find_hypotheses(found((TABLE, 0.4, "table")), [away], around(views))
+    assert place.lifted == (0,)
+    np.testing.assert_array_equal(place.box, TABLE)
+
+
+def lifted_at(box, label):
+    points = np.array(box[:3]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
+    around_m, known = points[:0], np.ones(4, bool)
+    return LiftedDetection(label, 0.4, points, box_along(points, 0.0), False, 0, np.zeros(4), around_m, known)
 
 
 def test_what_nobody_could_see_stays_to_the_bit():

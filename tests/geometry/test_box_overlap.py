@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.suppression import grouped_nms, nms, voted_nms
 from embodied_perceptron.geometry.transforms import make_transform
@@ -459,3 +461,35 @@ def test_many_overlaps_on_a_device_come_piece_by_piece(monkeypatch: pytest.Monke
     at_once = by_operations(boxes, boxes)
     monkeypatch.setattr(bx, "_PAIRS_AT_A_TIME", 64)
     torch.testing.assert_close(by_operations(boxes, boxes), at_once)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_gradients_of_the_intersection_are_those_of_differences(device: bool) -> None:
+    a, b = random_boxes(8, seed=5, room_m=0.4), random_boxes(8, seed=6, room_m=0.4)
+    with device_path() if device else contextlib.nullcontext():
+        for boxes in ((a.requires_grad_(), b), (a.detach(), b.requires_grad_()), (a.requires_grad_(), b)):
+            assert torch.autograd.gradcheck(bx.paired_iou, boxes, eps=1e-7, atol=1e-5)
+
+
+def test_gradients_on_a_device_are_those_of_the_loops() -> None:
+    every = torch.cat([random_boxes(20, seed=9, room_m=0.5), random_boxes(10, seed=8, room_m=0.3, tilt=0.0)])
+    others = ~torch.eye(len(every), dtype=torch.bool).flatten()  # rounding decides between the sides of a box on itself
+    a, b = (pairs[others] for pairs in (every.repeat_interleave(len(every), 0), every.repeat(len(every), 1)))
+    found = []
+    for path in (contextlib.nullcontext, device_path):
+        mine = [x.clone().requires_grad_() for x in (a, b)]
+        with path():
+            (bx.paired_iou(*mine) * torch.arange(1.0, 1 + len(a))).sum().backward()
+        found.append([x.grad for x in mine])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_a_lost_box_gives_no_number() -> None:
+    lost = random_boxes(4)
+    lost[[0, 1, 2], [0, 1, 2]] = math.nan
+    half, R = 0.5 * lost[:, 3:6], bx.rotations(lost)
+    for path in (contextlib.nullcontext, device_path):
+        with path():
+            volume = overlap.intersection_volumes(lost[:, :3], half, R, lost[:, :3] + 0.1, half, R)
+        assert volume.isnan().tolist() == [True, True, True, False]

@@ -50,14 +50,10 @@ def test_what_fails_there_fails_here() -> None:
         result()
 
 
-@pytest.mark.parametrize("alone", ["one core", "a device"])
-def test_work_that_has_no_core_of_its_own_is_done_when_it_is_asked_for(
-    alone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if alone == "one core":
-        monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: 1)
+def test_work_on_a_single_core_is_done_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: 1)
     calls: list[int] = []
-    result = parallel(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one core")
+    result = parallel(lambda: calls.append(threading.get_ident()))
     assert calls == []
     result()
     assert calls == [threading.get_ident()]

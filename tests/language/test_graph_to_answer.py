@@ -66,12 +66,6 @@ def test_a_graph_means(marked: str, meaning: str) -> None:
     assert in_short(meaning_of(marked)) == meaning
 
 
-def test_what_is_carried_is_meant_only_where_it_is_there() -> None:
-    marked = "find: Carry the [flowers=h] to the [vase=t]"
-    assert in_short(meaning_of(marked, ("vase", "table"))) == "object: vase"
-    assert in_short(meaning_of(marked, ("vase", "flower"))).endswith(": flower")
-
-
 def test_what_is_said_last_is_meant() -> None:
     assert in_short(meaning_of("find: there is a [couch=t] here. i mean the [lamp=t]")) == "object: lamp"
     assert in_short(meaning_of("find: this is an [office chair=t]. the [chair=t]")) == "object: office chair"

@@ -68,7 +68,6 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(SceneGeometry, "near", all_pairs)
     monkeypatch.setattr(scoring.Scorer, "__init__", of_all)
-    monkeypatch.setattr(scoring, "_PAIRS_OF_ANCHORS", 1 << 40)
 
 
 @pytest.mark.parametrize("text", SENTENCES)
@@ -79,7 +78,6 @@ def test_answers_from_pairs_within_reach_are_those_from_all_pairs(text, count, s
         viewpoint = camera((0.0, -3.0, 1.5), (0.0, 0.0, 0.5)) if seed else None
         with monkeypatch.context() as fast:
             fast.setattr(relations, "_BLOCK", 0)  # always lists
-            fast.setattr(scoring, "_PAIRS_OF_ANCHORS", 0)
             found = ground_objects(text, objects, viewpoint, colors=colors)
         with monkeypatch.context() as slow:
             everything(slow)
@@ -162,15 +160,6 @@ def test_descriptions_and_states_compare_near_objects_alone(names, monkeypatch):
     text = describe(with_conditions(objects, voxels)).text
     assert text.count("<obj_") >= count - sum(o.label == "wall" for o in objects)
     assert sum(compared) < 40 * count
-
-
-def test_the_mean_of_the_best_three_by_hand():
-    g = SceneGeometry(np.concatenate([np.zeros((4, 3)), np.ones((4, 3)), np.zeros((4, 3))], axis=1))
-    values = np.array([[0.1, 0.9, 0.5, 0.7], [0.0, 0.3, 0.0, 0.0]])
-    block = g.block(np.array([1, 3]), np.arange(4))
-    np.testing.assert_allclose(block.mean_of_best(values, 3), [0.0, 0.7, 0.0, 0.1])
-    some = values > 0
-    np.testing.assert_allclose(block.where(some).mean_of_best(values[some], 3), [0.0, 0.7, 0.0, 0.1])
 
 
 def test_fronts_from_what_is_around_are_those_from_everything(monkeypatch):

@@ -93,6 +93,9 @@ def test_what_serves_a_verb_answers_to_it() -> None:
     assert lexicon().similarity("something to sit", "piano bench") >= 0.75
     assert lexicon().similarity("something to sweep", "broom") == 1.0
     assert lexicon().similarity("something to sweep", "couch") < 0.35
+    climb = [lexicon().similarity("something to climb", label) for label in ("step stool", "ladder", "stool", "chair")]
+    assert climb == sorted(climb, reverse=True)
+    assert len(set(climb)) == 4
     assert lexicon().similarity("something to sit on", "chair") == 1.0  # a noun of the table
     assert lexicon().similarity("something to frobnicate", "chair") < 0.35
 

@@ -106,6 +106,9 @@ def test_questions_are_answered_by_what_was_seen() -> None:
     assert (unknown.status, unknown.reason) == (NOT_FOUND, "whether the refrigerator is open is not known")
     count = ground_objects("how many doors are open?", things("open", "closed", "open"))
     assert count.count == 2
+    for text in ("how many doors are open?", "all the open doors"):
+        some = ground_objects(text, things("open", "", "closed"))
+        assert (some.status, [o.id for o in some.candidates]) == (FOUND, [1])
     # an order for it is no question: the thing is meant all the same
     order = ground_objects("bring me to the open window", things("", label="window"))
     assert order.status == FOUND

@@ -258,17 +258,17 @@ def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.Monkey
 
     from embodied_perceptron.mapping import warp_map
 
-    class Event:
-        def query(self) -> bool:
+    class Lost:
+        def ready(self) -> bool:
             raise anew(LOST)
 
-        synchronize = query
+        read = ready
 
     frames = random_walk(3, 4)
     found = FeatureVolume(VolumeConfig(), kernels="warp")
     found.integrate(frames[0])
     with monkeypatch.context() as patch:
-        patch.setattr(warp_map._Counts, "send", lambda counts: setattr(counts, "_event", Event()))
+        patch.setattr(warp_map._Counts, "send", lambda counts: setattr(counts, "_copy", Lost()))
         report = found.integrate(frames[1])
     assert report.counts.ready()
     assert (report.fused, report.points, report.voxels_cleared) == (True, 0, 0)

@@ -11,16 +11,21 @@ import torch
 from support.volume_frames import KERNELS, posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
+from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
+from embodied_perceptron.geometry.transforms import site_keys_of
 from embodied_perceptron.mapping.export import (
     Window,
     _columns_compiled,
     columns_by_tensors,
     merge_by_sorting,
     merge_sites,
+    sites_on_device,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import VoxelRows
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.sites import Sites
 
 ALL = ("color", "offset", "height", "point", "log_hits", "one")
 
@@ -108,9 +113,28 @@ def test_features_by_compiled_loops_are_those_of_tensors(features: tuple[str, ..
     far = np.full(3, 1 << 30, np.int32)
     sites, sums = merge_sites(volume._map.gather(1), 2, np.stack([-far, far]))
     assert bool((sites < 0).any())
-    both = [fill(sites, sums, features, 2, 0.04, -0.3) for fill in (_columns_compiled, columns_by_tensors)]
-    assert torch.equal(both[0][0], both[1][0])
-    torch.testing.assert_close(both[0][1], both[1][1], rtol=1e-6, atol=0.0)
+    keys, feats = _columns_compiled(sites, sums, features, 2, 0.04, -0.3)
+    assert torch.equal(keys, site_keys_of(sites))
+    torch.testing.assert_close(feats, columns_by_tensors(sites, sums, features, 2, 0.04, -0.3), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("window", ["all", "some", "none"])
+@pytest.mark.parametrize("factors", [(), (2, 4), (3,)])
+def test_sites_on_a_device_are_those_of_the_cpu_with_one_wait(window: str, factors: tuple[int, ...]) -> None:
+    rows = plain(make()._map.gather(1))
+    low, high = {"all": (-(1 << 30), 1 << 30), "some": (-6, 10), "none": (1 << 20, 1 << 21)}[window]
+    limits = np.array([[low] * 3, [high] * 3], np.int32)
+    expected, expected_sums = merge_by_sorting(rows, 2, limits)
+    with device_path():
+        found, sums = sites_on_device(rows, 2, limits, factors, get_engine("auto", "cpu"))
+    assert torch.equal(found.coords, expected)
+    assert torch.equal(sums, expected_sums)
+    if factors == (2, 4) and len(expected):
+        assert torch.equal(found.coarser(2).keys, Sites(found.keys, 1, 1, found.engine).coarser(2).keys)
+        assert found.coarser(2).coarser(4) is found.coarser(2).coarser(4)
+    far = VoxelRows(rows.coords + 2**19, rows.records, rows.last_seen_ns)
+    with device_path(), pytest.raises(ValueError, match="sites reach coordinate"):
+        sites_on_device(far, 1, np.array([[-(1 << 30)] * 3, [1 << 30] * 3], np.int32), (), get_engine("auto", "cpu"))
 
 
 def test_default_features_and_min_hits() -> None:

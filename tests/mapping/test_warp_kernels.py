@@ -17,12 +17,15 @@ def test_the_kernels_compile_and_stay_in_registers(capability: int) -> None:
 
     rows = {row["kernel"]: row for row in kernels.warp_kernels(capability)}
     names = {"touch_blocks", "allocate_blocks", "accumulate", "merge", "clear_blocks", "erase_blocks", "rebuild_table"}
-    assert rows.keys() == names | {"list_distances", "retire_blocks", "find_cells", "locate", "interpolate"}
+    names |= {"list_distances", "retire_blocks", "list_voxels", "pack_voxels", "volume_parts"}
+    assert rows.keys() == names | {"find_cells", "locate", "interpolate"}
     assert not [row for row in rows.values() if kernels.too_large(row)]
 
 
 @needs_warp
-@pytest.mark.parametrize("module", ["mapping.warp_kernels", "nn.view_kernels", "sparse.site_kernels"])
+@pytest.mark.parametrize(
+    "module", ["mapping.warp_kernels", "nn.view_kernels", "sparse.site_kernels", "geometry.overlap_kernels"]
+)
 def test_products_and_sums_are_rounded_one_by_one(tmp_path: Path, module: str) -> None:
     """A fused multiply-add on a GPU would give other last bits than the loops of the CPU."""
     import warp

@@ -30,31 +30,28 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 # (operations, waits) of a module at most; of one that is not named: SMALL
 SMALL = (12, 0)
 PERCEIVE = {
-    "sparse/sites.py": (46, 2),
-    "sparse/tensor.py": (39, 0),
+    "sparse/sites.py": (44, 1),
+    "sparse/tensor.py": (38, 0),
     "nn/detection.py": (56, 1),
     "nn/backbone.py": (44, 0),
     "nn/refinement.py": (44, 1),
-    "geometry/transforms.py": (38, 0),
-    "mapping/export.py": (35, 2),
+    "geometry/transforms.py": (35, 0),
+    "geometry/compute_path.py": (24, 0),  # kernels in Warp
+    "mapping/export.py": (37, 0),
     "sparse/engine.py": (25, 0),
-    "sparse/site_kernels.py": (15, 0),
     "nn/view_fusion.py": (25, 0),
-    "mapping/warp_map.py": (14, 1),
-    "inference/predictor.py": (8, 1),
-    "mapping/image_features.py": (2, 1),  # a new keyframe, for the appearances of objects
-    "mapping/voxels.py": (1, 1),
+    "mapping/warp_map.py": (12, 1),
 }
 INTEGRATE = {
-    "mapping/warp_map.py": (11, 0),
+    "geometry/compute_path.py": (7, 0),
     "nn/graphed.py": (4, 0),
 }
-TOTAL = (435, 10)  # of a perception
-KEYFRAME_TOTAL = (18, 0)
-# of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
-# what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
-TRAIN_STEP = (3520, 7)
-TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 1, "nn/grounding.py": 1, "training/trainer.py": 1}
+TOTAL = (422, 4)  # of a perception; the host reads the map, the number of sites, the candidates and the scores
+KEYFRAME_TOTAL = (24, 0)
+# of a training step, however many scenes it has; the host reads: the sizes of the coarser sets; what each of three
+# prunings keeps, at once; the boxes that suppression is handed; and last the losses and the gradient's norm
+TRAIN_STEP = (1850, 4)
+TRAIN_WAITS = {"sparse/sites.py": 1, "sparse/tensor.py": 1, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
 PAPER_GROUNDING_STEP = (6250, 6)
 PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/criteria.py": 1, "training/trainer.py": 1}
@@ -131,7 +128,7 @@ def test_features_of_single_objects_are_read_in_one_transfer_a_keyframe(bench: M
             for keyframe in volume.keyframes:
                 features.view(keyframe)
             with bench.OperationCount() as count:
-                looks.append([features.look(p[None], k, 160) for k in volume.keyframes for p in points_m])
+                looks.append([features.look(p[None], k) for k in volume.keyframes for p in points_m])
     assert count.waits.total() == len(volume.keyframes)
     assert any(seen.any() for _, seen in looks[0])
     for ours, theirs in zip(*looks, strict=True):

@@ -7,6 +7,7 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -26,15 +27,20 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = self.replayed = 0
 
-    def __call__(self, function: graphed.Function, given: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+    def __call__(
+        self, work: graphed.Work, warm_up: graphed.Work | None
+    ) -> tuple[tuple[torch.Tensor, ...], graphed.Replay]:
         self.recorded += 1
-        result = function(given)
+        if warm_up is not None:
+            warm_up()
+        results = work()
 
         def replay() -> None:
             self.replayed += 1
-            result.copy_(function(given))
+            for result, value in zip(results, work(), strict=True):
+                result.copy_(value)
 
-        return result, replay
+        return results, replay
 
 
 class Layer(torch.nn.Module):
@@ -50,7 +56,7 @@ class Layer(torch.nn.Module):
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder()
-    monkeypatch.setattr(graphed, "recorder", lambda device: made)
+    monkeypatch.setattr(graphed, "recorder", lambda device: lambda: made)
     return made
 
 
@@ -113,7 +119,8 @@ def test_a_graph_is_recorded_on_a_stream_of_the_inputs_device(monkeypatch: pytes
             recording.append("replay")
 
     @contextlib.contextmanager
-    def record(graph: Graph, *, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+    def record(graph: Graph, *, pool: str, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+        assert pool == "pool"
         recording.append((stream.device, capture_error_mode))
         yield
 
@@ -122,11 +129,21 @@ def test_a_graph_is_recorded_on_a_stream_of_the_inputs_device(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", record)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     given = torch.ones(2, device="meta")  # any device but the current one
-    result, replay = graphed.capture_cuda(lambda x: x + 1, given)
+    warm: list[int] = []
+
+    def warm_up() -> tuple[torch.Tensor, ...]:
+        warm.append(len(recording))
+        return ()
+
+    record_work = graphed.CudaRecorder(given.device)
+    (result,), replay = record_work(lambda: (given + 1,), warm_up)
     replay()
     assert result.shape == (2,)
-    assert recording == [(given.device, "thread_local"), "replay"]
+    record_work(lambda: (given,), None)
+    assert warm == [0, 0]  # before the first is recorded
+    assert recording == [(given.device, "thread_local"), "replay", (given.device, "thread_local")]
 
 
 def test_gradients_and_other_devices_run_the_function(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +156,9 @@ def test_gradients_and_other_devices_run_the_function(recorder: Recorder, monkey
     assert recorder.recorded == 0
     monkeypatch.undo()
     assert graphed.recorder(torch.device("cpu")) is None
-    assert graphed.recorder(torch.device("cuda")) is graphed.capture_cuda
+    made = graphed.recorder(torch.device("cuda"))
+    assert isinstance(made, partial)
+    assert made.func is graphed.CudaRecorder
 
 
 def test_what_cannot_be_recorded_runs_one_by_one(
@@ -153,11 +172,11 @@ def test_what_cannot_be_recorded_runs_one_by_one(
 
     layer, x = Layer().eval(), torch.randn(2, 3)
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
-        monkeypatch.setattr(graphed, "recorder", lambda device: full)
+        monkeypatch.setattr(graphed, "recorder", lambda device: lambda: full)
         with pytest.raises(torch.OutOfMemoryError):
             layer.graph(x)
         assert not layer.graph.fault
-        monkeypatch.setattr(graphed, "recorder", lambda device: refuse)
+        monkeypatch.setattr(graphed, "recorder", lambda device: lambda: refuse)
         for _ in range(2):
             torch.testing.assert_close(layer.graph(x), layer._run(x))
     assert "not permitted" in layer.graph.fault
@@ -173,7 +192,7 @@ def test_a_network_encodes_and_labels_the_same_with_graphs(
     level = SparseTensor.from_coords(torch.tensor([[0, 0, 0], [8, 8, 0]]), torch.randn(2, 8), stride=8)
     results = []
     for graphs in (recorder, None):
-        monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs)
+        monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs and (lambda: graphs))
         with torch.inference_mode():
             maps = network.encode_images(colors, dtype=dtype)
             grid = level.dense((0, 0, 0), (8, 8, 4))
@@ -196,8 +215,74 @@ def test_refinement_pads_its_boxes_to_one_shape(recorder: Recorder, monkeypatch:
         )
         found = []
         for graphs in (recorder, None):
-            monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs)
+            monkeypatch.setattr(graphed, "recorder", lambda device, graphs=graphs: graphs and (lambda: graphs))
             with torch.inference_mode():
                 found.append(head(given))
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
     assert recorder.recorded == 1
+
+
+class Learner(torch.nn.Module):
+    """Running statistics, a parameter that is not reached, an input without gradient, results of which one has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.unused = torch.nn.Linear(3, 2)
+        self.graph = Graphed(self._run, trains=True)
+
+    def _run(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.norm(self.linear(x)).tanh() * mask[:, None]
+        return y, (y > 0).sum()
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_recorded_steps_of_training_learn_the_same(recorder: Recorder, precision: torch.dtype | None) -> None:
+    torch.manual_seed(0)
+    ours = Learner()
+    theirs = copy.deepcopy(ours)
+    batches = [(torch.randn(5, 3), torch.rand(5) > 0.3) for _ in range(6)]
+    for i in range(0, 6, 2):
+        for learner, function in ((ours, ours.graph), (theirs, theirs._run)):
+            optimiser = torch.optim.SGD(learner.parameters(), lr=0.1)
+            optimiser.zero_grad()
+            for x, mask in batches[i : i + 2]:  # gradients accumulate
+                given = x.clone().requires_grad_()
+                with torch.autocast("cpu", precision, enabled=precision is not None):
+                    y, positive = function(given, mask)
+                assert not positive.requires_grad
+                y.float().square().sum().backward()
+                learner.seen = given.grad  # type: ignore[assignment]
+            optimiser.step()
+        torch.testing.assert_close(ours.seen, theirs.seen)
+    assert recorder.recorded == 2  # forward and backward
+    for (name, a), (_, b) in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+    assert ours.unused.weight.grad is None
+
+
+def test_a_second_call_before_the_backward_pass_is_not_replayed(recorder: Recorder) -> None:
+    """It would write over what the first has stored."""
+    layer, mask = Learner(), torch.ones(4)
+    first, second = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    every = layer.graph(first, mask)[0].sum() + 2 * layer.graph(second, mask)[0].square().sum()
+    assert recorder.replayed == 1
+    every.backward()
+    twin = copy.deepcopy(layer)
+    a, b = (x.detach().clone().requires_grad_() for x in (first, second))
+    (twin._run(a, mask)[0].sum() + 2 * twin._run(b, mask)[0].square().sum()).backward()
+    torch.testing.assert_close((first.grad, second.grad), (a.grad, b.grad))
+    layer.graph(first, mask)  # no backward pass follows
+    layer.graph(second, mask)
+    assert recorder.replayed == 4
+
+
+def test_only_training_with_gradients_is_recorded_beside_inference(recorder: Recorder) -> None:
+    x, mask = torch.randn(4, 3), torch.ones(4)
+    layer = Learner().eval()
+    layer.graph(x, mask)
+    layer.train().requires_grad_(False).graph(x, mask)
+    with torch.no_grad():
+        layer.graph(x, mask)
+    assert recorder.recorded == 0

@@ -17,12 +17,12 @@ from support.scene_builder import plane, snapshot_of
 from embodied_perceptron.geometry.boxes import box_corners, euler_to_matrix
 from embodied_perceptron.recordings.artifacts import (
     write_glb,
-    write_json,
     write_objects_json,
     write_occupancy_grid,
     write_ply,
     write_png,
 )
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import OccupancyGrid2d, SceneObject
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import CommandError
-from embodied_perceptron.apps.reading_options import parse_intrinsics, parse_static_tf, reading_options
+from embodied_perceptron.apps.reading_options import SourceOptions, parse_intrinsics, parse_static_tf
 from embodied_perceptron.config import SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -47,7 +47,7 @@ def mapped(recording):
 @pytest.mark.parametrize("given", [GIVEN, GIVEN + ",160,120"])
 def test_a_bag_that_lacks_both_becomes_the_map_of_the_whole_one(tmp_path, given):
     whole = mapped(open_recording(bag(tmp_path / "whole")))
-    options = reading_options(intrinsics=given, static_tf=[MOUNT_TEXT])
+    options = SourceOptions(intrinsics=given, static_tf=[MOUNT_TEXT]).given()
     bare = mapped(open_recording(bag(tmp_path / "bare", calibrated=False, mounted=False), **options))
     assert len(whole)
     assert (bare.coords == whole.coords).all()
@@ -63,12 +63,12 @@ def test_without_them_it_says_what_is_missing(tmp_path):
 def test_what_is_given_counts_before_what_the_bag_has(tmp_path):
     path = bag(tmp_path / "whole")
     whole = mapped(open_recording(path))
-    wider = mapped(open_recording(path, **reading_options(intrinsics="100,100,79.5,59.5")))
+    wider = mapped(open_recording(path, **SourceOptions(intrinsics="100,100,79.5,59.5").given()))
     assert wider.coords.shape != whole.coords.shape or (wider.coords != whole.coords).any()
 
 
 def test_sizes_and_cameras_are_checked(tmp_path):
-    other = reading_options(intrinsics=GIVEN + ",320,240")
+    other = SourceOptions(intrinsics=GIVEN + ",320,240").given()
     recording = open_recording(bag(tmp_path / "one", calibrated=False), **other)
     stream = PosedFrameStream(recording, SynchronizerConfig())
     assert not list(stream)
@@ -76,7 +76,7 @@ def test_sizes_and_cameras_are_checked(tmp_path):
     with pytest.raises(RecordingError, match="intrinsics describe one camera, the bag has left, right"):
         open_recording(bag(tmp_path / "two", cameras=("left", "right")), **other)
     with pytest.raises(RecordingError, match=r"given intrinsics: fx=1\.0 fits no camera"):
-        mapped(open_recording(tmp_path / "one", **reading_options(intrinsics="1,1,79,59")))
+        mapped(open_recording(tmp_path / "one", **SourceOptions(intrinsics="1,1,79,59").given()))
 
 
 @pytest.mark.parametrize("text", ["", "1,2,3", "a,b,c,d", "1,2,3,4,5", "1,2,3,4,5,6,7"])
@@ -106,7 +106,7 @@ def test_folders_have_their_own(tmp_path):
 
     folder = write_recording(tmp_path / "tum", 2)
     with pytest.raises(RecordingError, match="its calibration is in its own files"):
-        open_recording(folder, **reading_options(intrinsics=GIVEN))
+        open_recording(folder, **SourceOptions(intrinsics=GIVEN).given())
 
 
 def test_the_command_takes_them(tmp_path):

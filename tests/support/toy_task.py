@@ -86,7 +86,7 @@ class ToyTask:
         if model.classify is not None:
             logits = model.classify(batch["x"]).T[None, :, :, None, None]  # (1, C, N, 1, 1)
             labels = batch["y"].nan_to_num().long().clamp(0, logits.shape[1] - 1)[None, :, None, None]
-            losses |= OccupancyCriterion(reduce=reduce)([logits], [labels])
+            losses |= OccupancyCriterion()([logits], [labels], reduce)
         return losses
 
     def validate(self, model: nn.Module) -> dict[str, float]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
+import inspect
 import os
 import sys
 import tempfile
@@ -14,8 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, get_type_hints
 
 import typer
 from rich.console import Console
@@ -34,6 +35,15 @@ class CommandError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_BAD_INPUT) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@contextmanager
+def user_errors(exit_code: int = EXIT_BAD_INPUT) -> Iterator[None]:
+    """Raise ``CommandError`` with the message of a ``ValueError`` or ``OSError`` of the block."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), exit_code) from error
 
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -69,6 +79,38 @@ def load_plugin(group: str, purpose: str) -> Any:
         return found[0].load()
     except Exception as error:
         raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
+
+
+def with_option_groups(run: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters of dataclass types are options, one for each field.
+
+    A parameter of ``run`` with the name of a field replaces that field's option; its value goes to both.
+    """
+    own = inspect.signature(run, eval_str=True).parameters
+    groups: dict[str, Any] = {n: p.annotation for n, p in own.items() if dataclasses.is_dataclass(p.annotation)}
+    options: dict[str, inspect.Parameter] = {}
+    for name, parameter in own.items():
+        if name not in groups:
+            options.setdefault(name, parameter)
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for field in dataclasses.fields(groups[name]):
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            made = inspect.Parameter(field.name, parameter.kind, default=default, annotation=hints[field.name])
+            options[field.name] = own.get(field.name, made)
+
+    def command(**values: Any) -> None:
+        filled = {
+            name: group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        run(**filled, **{name: values[name] for name in own if name not in groups})
+
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    command.__annotations__ = {name: option.annotation for name, option in options.items()}
+    keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()]
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return command
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -211,9 +253,7 @@ class TaskProgress:
             self._printer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._bar is not None:
             self._bar.stop()

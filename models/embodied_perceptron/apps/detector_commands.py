@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, out_folder
-from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, open_source, with_detectors
+from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors
 from embodied_perceptron.config import REMOVED_DETECTORS, removed_detector
 
 NAME = "nanodet"
@@ -93,6 +93,7 @@ def try_detector(
     with TaskProgress("loading the library") as shown:
         from embodied_perceptron.apps.replay import ReplayProgress, ReplayResult, replay, write_results
         from embodied_perceptron.config import LiftOptions
+        from embodied_perceptron.recordings.open import open_recording
 
         def on_progress(p: ReplayProgress) -> None:
             shown.update(p.frames, p.total, f"fused {p.fused}")
@@ -100,7 +101,7 @@ def try_detector(
         results: dict[str, ReplayResult] = {}
         for name, used in (("with", settings), ("without", replace(plain, lift=LiftOptions()))):
             shown.begin(f"replaying {source}, {name} detector")
-            results[name] = replay(open_source(source), used, max_frames=max_frames, on_progress=on_progress)
+            results[name] = replay(open_recording(source), used, max_frames=max_frames, on_progress=on_progress)
             if reason := results[name].empty_because or results[name].unusable:
                 raise CommandError(f"{source}, {name} detector: {reason}", EXIT_BAD_RESULT)
             write_results(results[name], out / name)

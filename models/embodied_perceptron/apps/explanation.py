@@ -206,7 +206,7 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
     uv, inside = project(camera, view.frame.intrinsics)
     if not inside[0]:
         return []
-    found = lift.found_in(view)
+    found = view.found
     lifted = {d.row: d for d in view.lifted}
     lines = []
     for row in range(len(found)):

@@ -25,19 +25,15 @@ from embodied_perceptron.apps.command_line import (
     load_plugin,
     out_file,
     out_folder,
+    user_errors,
+    with_option_groups,
 )
 from embodied_perceptron.apps.reading_options import (
     MAP_NAME,
-    DepthScale,
-    PoseOffset,
-    Poses,
-    PoseScale,
-    TfTopic,
+    ReadingOptions,
     load_settings,
     map_file,
     open_map,
-    open_source,
-    reading_options,
     with_detectors,
     with_network,
 )
@@ -321,9 +317,10 @@ def explain(
             perceptron, perception = _perceive_map(source, settings, recorder)
         else:
             from embodied_perceptron.apps.replay import replay
+            from embodied_perceptron.recordings.open import open_recording
 
             result = replay(
-                open_source(source),
+                open_recording(source),
                 ObservedPerceptron.observed_by(recorder.record, settings),
                 perceive_every_s=perceive_every,
                 on_progress=lambda p: progress.update(p.frames, p.total, f"fused {p.fused}"),
@@ -371,6 +368,7 @@ def _point(text: str) -> tuple[float, float, float]:
 # export-map
 
 
+@with_option_groups
 def export_map(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A saved map, or a folder with one.")],
     out: Annotated[
@@ -387,11 +385,8 @@ def export_map(
         ),
     ] = None,
     frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, to label.")] = 40,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    tf_topic: TfTopic = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Write a saved map for other programs: glTF, PLY, OctoMap, cells or objects, by the suffix of the file.
 
@@ -402,8 +397,7 @@ def export_map(
     if recording is not None and out.suffix != ".json":
         raise CommandError(f"labels of a recording are written as .json, got {out.name!r}")
     file = map_file(map_path)
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-    source = None if recording is None else open_source(recording, **options)
+    source = None if recording is None else reading.open(recording)
     with TaskProgress(f"reading {map_path}"):
         scene = open_map(file).recall()
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -427,10 +421,8 @@ def _write_map(out: Path, scene: Perception) -> str:
         cells = scene.semantic
         return f"{len(cells.labels)} cells of {cells.cell_size_m:g} m, {len(cells.classes)} classes"
     if out.suffix == ".bt":
-        try:
+        with user_errors():
             write_octomap(out, scene.voxels.coords, scene.voxels.voxel_size_m)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
     elif out.suffix == ".glb":
         write_glb(out, scene.voxels, scene.objects, {o.id: color_of_id(o.id) for o in scene.objects})
     elif out.suffix == ".ply":

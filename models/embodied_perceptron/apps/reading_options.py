@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,26 +18,87 @@ if TYPE_CHECKING:
 
 MAP_NAME = "map.safetensors"  # in a folder of results
 
-Poses = Annotated[
-    str | None,
-    typer.Option(
-        help="Convention of the poses, where it is not the one of ROS: opengl, body, inverse, wxyz, yup, ydown, arkit; "
-        "several separated by commas."
-    ),
-]
-PoseScale = Annotated[float | None, typer.Option(help="Metres in one unit of the poses.")]
-PoseOffset = Annotated[float | None, typer.Option(help="Seconds to add to the stamps of the poses, -0.05 for example.")]
-DepthScale = Annotated[float | None, typer.Option(help="Units of the depth images in one metre, 5000 for example.")]
-TfTopic = Annotated[
-    str | None, typer.Option(help="Topic of the transforms of a bag, where each of several robots has its own.")
-]
-Intrinsics = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FX,FY,CX,CY[,W,H]",
-        help="Intrinsics in pixels, for a bag with one camera and no camera_info; images must be undistorted.",
-    ),
-]
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """Conventions of a recording, as options of a command."""
+
+    tf_topic: Annotated[
+        str | None, typer.Option(help="Topic of the transforms of a bag, where each of several robots has its own.")
+    ] = None
+    poses: Annotated[
+        str | None,
+        typer.Option(
+            help="Convention of the poses, where it is not the one of ROS: opengl, body, inverse, wxyz, yup, ydown, "
+            "arkit; several separated by commas."
+        ),
+    ] = None
+    pose_scale: Annotated[float | None, typer.Option(help="Metres in one unit of the poses.")] = None
+    pose_offset: Annotated[
+        float | None, typer.Option(help="Seconds to add to the stamps of the poses, -0.05 for example.")
+    ] = None
+    depth_scale: Annotated[
+        float | None, typer.Option(help="Units of the depth images in one metre, 5000 for example.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the given options as arguments of :func:`~embodied_perceptron.recordings.open.open_recording`."""
+        values = {field.name: getattr(self, field.name) for field in fields(ReadingOptions)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def open(self, source: Path, **options: Any) -> Recording:
+        """Open a recording; ``options`` go to :func:`~embodied_perceptron.recordings.open.open_recording`."""
+        from embodied_perceptron.recordings.open import open_recording
+
+        return open_recording(source, **self.given(), **options)
+
+
+@dataclass(frozen=True)
+class SourceOptions(ReadingOptions):
+    """Also what a bag lacks, and the topics and frames to use."""
+
+    intrinsics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FX,FY,CX,CY[,W,H]",
+            help="Intrinsics in pixels, for a bag with one camera and no camera_info; images must be undistorted.",
+        ),
+    ] = None
+    static_tf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARENT,CHILD,X,Y,Z,QX,QY,QZ,QW",
+            help="A transform missing in a bag: the pose of CHILD in PARENT, metres; repeatable.",
+        ),
+    ] = None
+    world_frame: Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")] = None
+    color_topic: Annotated[str | None, typer.Option(help="Colour topic: of a bag, where it cannot be detected.")] = None
+    depth_topic: Annotated[str | None, typer.Option(help="Depth topic: of a bag.")] = None
+    info_topic: Annotated[str | None, typer.Option(help="camera_info topic of a bag.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """As above, without frame and topics. Raises ``CommandError`` with malformed intrinsics or transforms."""
+        found = super().given()
+        if self.intrinsics is not None:
+            found["intrinsics"] = parse_intrinsics(self.intrinsics)
+        if self.static_tf:
+            found["static_tf"] = [parse_static_tf(text) for text in self.static_tf]
+        return found
+
+    def open(self, source: Path, **options: Any) -> Recording:
+        """As above. Raises ``CommandError`` for topics of which some are missing."""
+        from embodied_perceptron.recordings.bag import CameraTopics
+
+        if self.world_frame is not None:
+            options["world_frame"] = self.world_frame
+        color, depth, info = self.color_topic, self.depth_topic, self.info_topic
+        if color or depth or info:
+            if color is None or depth is None or (info is None and self.intrinsics is None):
+                raise CommandError("--color-topic, --depth-topic and --info-topic (or --intrinsics) belong together")
+            options["cameras"] = [CameraTopics("camera", color, depth, info or "")]
+        return super().open(source, **options)
+
+
 DetectionsOption = Annotated[
     Path | None,
     typer.Option(
@@ -46,38 +108,6 @@ DetectionsOption = Annotated[
         help="COCO file of 2-D detections (boxes, scores, names, masks): lifted into the map in place of a detector's.",
     ),
 ]
-StaticTf = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PARENT,CHILD,X,Y,Z,QX,QY,QZ,QW",
-        help="A transform missing in a bag: the pose of CHILD in PARENT, metres; repeatable.",
-    ),
-]
-
-
-def reading_options(
-    poses: str | None = None,
-    pose_scale: float | None = None,
-    depth_scale: float | None = None,
-    tf_topic: str | None = None,
-    pose_offset: float | None = None,
-    intrinsics: str | None = None,
-    static_tf: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Return the given options as arguments of :func:`~embodied_perceptron.recordings.open.open_recording`.
-
-    Raises ``CommandError`` with the text of malformed intrinsics or transforms.
-    """
-    given = {
-        "poses": poses,
-        "pose_scale": pose_scale,
-        "depth_scale": depth_scale,
-        "tf_topic": tf_topic,
-        "pose_offset": pose_offset,
-        "intrinsics": None if intrinsics is None else parse_intrinsics(intrinsics),
-        "static_tf": [parse_static_tf(text) for text in static_tf] if static_tf else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_intrinsics(text: str) -> tuple[float, ...]:
@@ -113,13 +143,6 @@ def _numbers(words: Sequence[str]) -> tuple[float, ...]:
         return tuple(float(word) for word in words)
     except ValueError:
         return ()
-
-
-def open_source(source: Path, **options: Any) -> Recording:
-    """Open a recording with :func:`~embodied_perceptron.recordings.open.open_recording`, imported only here."""
-    from embodied_perceptron.recordings.open import open_recording
-
-    return open_recording(source, **options)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -14,19 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin, out_folder
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_RESULT,
+    CommandError,
+    TaskProgress,
+    load_plugin,
+    out_folder,
+    with_option_groups,
+)
 from embodied_perceptron.apps.reading_options import (
-    DepthScale,
     DetectionsOption,
-    Intrinsics,
-    PoseOffset,
-    Poses,
-    PoseScale,
-    StaticTf,
-    TfTopic,
+    SourceOptions,
     load_settings,
     map_file,
-    reading_options,
     with_detectors,
     with_network,
 )
@@ -82,34 +82,9 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML configuration: sections, volume: {voxel_size_m: 0.02} for example."),
 ]
-WorldFrame = Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")]
-ColorTopic = Annotated[str | None, typer.Option(help="Colour topic: of a bag, where it cannot be detected.")]
-DepthTopic = Annotated[str | None, typer.Option(help="Depth topic: of a bag.")]
-InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.")]
 
 
-def _open(
-    source: Path,
-    *,
-    world_frame: str | None,
-    topics: tuple[str | None, str | None, str | None],
-    tolerant: bool,
-    reading: dict[str, Any],
-) -> Recording:
-    from embodied_perceptron.recordings.bag import CameraTopics
-    from embodied_perceptron.recordings.open import open_recording
-
-    options: dict[str, Any] = {"tolerate_damage": tolerant, **reading}
-    if world_frame is not None:
-        options["world_frame"] = world_frame
-    if any(topics):
-        color, depth, info = topics
-        if color is None or depth is None or (info is None and "intrinsics" not in reading):
-            raise CommandError("--color-topic, --depth-topic and --info-topic (or --intrinsics) belong together")
-        options["cameras"] = [CameraTopics("camera", color, depth, info or "")]
-    return open_recording(source, **options)
-
-
+@with_option_groups
 def replay_command(
     source: Source,
     out: Annotated[Path, out_folder("--out", "-o", help="Folder to write: the results.")],
@@ -121,17 +96,6 @@ def replay_command(
         Path | None, typer.Option("--map", help="A map: to continue, once the robot is localised in it.")
     ] = None,
     max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
-    world_frame: WorldFrame = None,
-    color_topic: ColorTopic = None,
-    depth_topic: DepthTopic = None,
-    info_topic: InfoTopic = None,
-    tf_topic: TfTopic = None,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    intrinsics: Intrinsics = None,
-    static_tf: StaticTf = None,
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[
         bool, typer.Option(help="Skip and count damaged images, poses and messages instead of stopping.")
@@ -164,6 +128,8 @@ def replay_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: numbers, objects and answers; with --direct.")
     ] = False,
+    *,
+    reading: SourceOptions,
 ) -> None:
     """Build a map from a recording and write it with pictures, objects and timings.
 
@@ -175,9 +141,8 @@ def replay_command(
         raise CommandError("--detector and --detections belong to --direct; for a node, set lift: in its configuration")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; for a node, set network.classes in its configuration")
-    reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
-    if reading and not direct:
-        names = ", ".join("--" + name.replace("_", "-") for name in reading)
+    if not direct and (conventions := reading.given()):
+        names = ", ".join("--" + name.replace("_", "-") for name in conventions)
         raise CommandError(f"{names} belongs to --direct; convert with export-bag, and replay the bag")
     if (weights is not None or device is not None) and not direct:
         raise CommandError("--weights and --device belong to --direct; for a node, set network: in its configuration")
@@ -200,11 +165,10 @@ def replay_command(
         from embodied_perceptron.recordings.artifacts import groundings_as_dicts
 
         settings = _with_classes(settings, classes)
-        topics = (color_topic, depth_topic, info_topic)
-        recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
+        recording = reading.open(source, tolerate_damage=skip_damaged)
         limits = {
             "max_frames": max_frames,
-            "world_frame": world_frame,
+            "world_frame": reading.world_frame,
             "perceive_every_s": perceive_every,
         }
         try:
@@ -338,6 +302,7 @@ def _replay_table(source: Path, result: ReplayResult) -> Table:
 _COLORS = {"OK": "green", "INFO": "cyan", "WARNING": "yellow", "ERROR": "bold red"}
 
 
+@with_option_groups
 def doctor_command(
     source: Annotated[Path | None, typer.Argument(help="Folder or bag to examine; none = the installation.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Examine the running ROS 2 system.")] = False,
@@ -346,18 +311,9 @@ def doctor_command(
         str | None, typer.Option(help="Namespace of the node: the one to examine with --live.")
     ] = None,
     config: ConfigOption = None,
-    world_frame: WorldFrame = None,
-    color_topic: ColorTopic = None,
-    depth_topic: DepthTopic = None,
-    info_topic: InfoTopic = None,
-    tf_topic: TfTopic = None,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    intrinsics: Intrinsics = None,
-    static_tf: StaticTf = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    reading: SourceOptions,
 ) -> None:
     """Find out why a map is wrong or missing: transforms, pose conventions, scale, registration, stamps, clocks.
 
@@ -365,9 +321,7 @@ def doctor_command(
     """
     findings: list[Finding] = []
     if source is not None:
-        topics = (color_topic, depth_topic, info_topic)
-        reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
-        findings += _examine_source(source, config, world_frame, topics, reading)
+        findings += _examine_source(source, config, reading)
     if live:
         look: LiveChecks = load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
@@ -386,13 +340,7 @@ def doctor_command(
         raise typer.Exit(EXIT_BAD_RESULT)
 
 
-def _examine_source(
-    source: Path,
-    config: Path | None,
-    world_frame: str | None,
-    topics: tuple[str | None, str | None, str | None],
-    reading: dict[str, Any],
-) -> list[Finding]:
+def _examine_source(source: Path, config: Path | None, reading: SourceOptions) -> list[Finding]:
     with TaskProgress(f"examining {source}") as progress:
         from embodied_perceptron.apps.checks import Finding, Severity
         from embodied_perceptron.apps.doctor import examine_recording
@@ -400,10 +348,10 @@ def _examine_source(
 
         settings = load_settings(config)
         try:
-            recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True, reading=reading)
+            recording = reading.open(source, tolerate_damage=True)
         except RecordingError as error:
             return [Finding("reading", Severity.ERROR, error.fault, error.remedy)]
-        return examine_recording(recording, settings.assembler, progress.update, world_frame)
+        return examine_recording(recording, settings.assembler, progress.update, reading.world_frame)
 
 
 def _print_findings(findings: list[Finding]) -> None:

@@ -24,7 +24,6 @@ from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
     write_groundings_json,
-    write_json,
     write_objects_json,
     write_occupancy_grid,
     write_occupancy_npz,
@@ -33,6 +32,7 @@ from embodied_perceptron.recordings.artifacts import (
     write_scene_objects_json,
 )
 from embodied_perceptron.recordings.coco import image_stamps
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, TransformSample
 from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
 from embodied_perceptron.scene.live_map import LOOKING_FOR_PLACE

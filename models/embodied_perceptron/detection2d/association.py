@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around, connected, keys_of
 from embodied_perceptron.geometry.boxes import median
 from embodied_perceptron.geometry.kernels import njit
@@ -67,6 +68,7 @@ class LiftedView:
         frame: its images.
         T_world_camera: (4, 4).
         lifted: detections in 3-D.
+        found: all detections of the image.
     """
 
     source: str
@@ -74,6 +76,7 @@ class LiftedView:
     frame: RgbdFrame
     T_world_camera: NDArray[np.float64]
     lifted: Sequence[LiftedDetection]
+    found: Detections2d
 
     @cached_property
     def camera(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -186,6 +189,17 @@ def _pixel(
         return u, v, False
     measured = depth_m[row, column]
     return u, v, measured > 0 and abs(z - measured) <= _SURFACE_M + _SURFACE_SHARE * z
+
+
+@njit(cache=True, nogil=True)
+def pixels_of(
+    points: NDArray[np.float64], T: NDArray[np.float64], k: NDArray[np.float64], depth_m: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return (P, 2) pixels of world points, and (P,) True for those that the view sees."""
+    uv, seen = np.empty((len(points), 2)), np.empty(len(points), np.bool_)
+    for p in range(len(points)):
+        uv[p, 0], uv[p, 1], seen[p] = _pixel(points[p], T, k, depth_m)
+    return uv, seen
 
 
 @njit(cache=True, nogil=True)
@@ -366,17 +380,20 @@ def _join_names(
     result: list[tuple[int, NDArray[np.int64]]] = []  # first of its candidates, rows
     for j, rows in enumerate(groups):
         for k, (i, others) in enumerate(result):
-            apart = (ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)
-            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
-            if apart.any() or not alike or items.name[rows[0]] in items.name[others]:
+            if ((ends_m[i][0] > ends_m[j][1] + _NAME_CELL_M) | (ends_m[j][0] > ends_m[i][1] + _NAME_CELL_M)).any():
                 continue
             if any(are_layered(items.lifted[rows[0]].label, items.lifted[r].label) for r in others):
                 continue
             shared = len(np.intersect1d(cells[i], cells[j], assume_unique=True))
-            fewer = min(len(cells[i]), len(cells[j]))
-            if shared >= LIFTED_OTHER_NAME_AFFINITY * fewer and not _reported_apart(items, others, rows):
+            if shared < LIFTED_OTHER_NAME_AFFINITY * min(len(cells[i]), len(cells[j])):
+                continue
+            alike = min(size[i], size[j]) >= LIFTED_OTHER_NAME_SIZE * max(size[i], size[j])
+            alike &= items.name[rows[0]] not in items.name[others]
+            if alike and not _reported_apart(items, others, rows):
                 result[k] = i, np.concatenate([others, rows])
                 break
+            if len(rows) == 1 and shared >= LIFTED_OTHER_NAME_AFFINITY * len(cells[j]):
+                break  # one view, and the surface is that of another object, which hides it or lies behind
         else:
             result.append((j, rows))
     return [rows for _, rows in result]
@@ -386,16 +403,20 @@ def _reported_apart(items: _Items, a: NDArray[np.int64], b: NDArray[np.int64]) -
     """True when most images in which one detector reports both have them in different boxes."""
     of_view = {items.of[r][0]: items.lifted[r].box_px for r in a.tolist()}
     apart = [
-        _iou_px(of_view[items.of[r][0]], items.lifted[r].box_px) < LIFTED_ONE_BOX_IOU
+        float(ious_px(of_view[items.of[r][0]][None], items.lifted[r].box_px[None])[0, 0]) < LIFTED_ONE_BOX_IOU
         for r in b.tolist()
         if items.of[r][0] in of_view
     ]
     return sum(apart) > 0.5 * len(apart)
 
 
-def _iou_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    both = float(np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0.0)))
-    return both / (float(np.prod(a[2:] - a[:2])) + float(np.prod(b[2:] - b[:2])) - both)
+def ious_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 4), (M, 4) 2-D boxes -> (N, M) IoU."""
+    sides = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
+    both = np.maximum(sides, 0.0).prod(axis=2)
+    area_a, area_b = ((box[:, 2:] - box[:, :2]).clip(0.0).prod(axis=1) for box in (a, b))
+    iou: NDArray[np.float64] = both / np.maximum(area_a[:, None] + area_b[None] - both, 1e-9)
+    return iou
 
 
 def missed_views(
@@ -529,28 +550,11 @@ def sightings(
     seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
     chosen = np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int))
     for m in map(int, chosen):
-        view, box_px = of[m], _grown(members[m].box_px[None])[0]
-        T_camera_world, k = view.camera
-        _in_box(points_m, T_camera_world, k, view.frame.depth_m, box_px, seen, inside)
+        box_px = _grown(members[m].box_px[None])[0]
+        uv, visible = pixels_of(points_m, *of[m].camera, of[m].frame.depth_m)
+        seen += visible
+        inside += visible & (uv >= box_px[:2]).all(axis=1) & (uv <= box_px[2:]).all(axis=1)
     return seen, inside
-
-
-@njit(cache=True, nogil=True)
-def _in_box(
-    points: NDArray[np.float64],
-    T: NDArray[np.float64],
-    k: NDArray[np.float64],
-    depth_m: NDArray[np.float32],
-    box_px: NDArray[np.float64],
-    seen: NDArray[np.float64],
-    inside: NDArray[np.float64],
-) -> None:
-    """Count for each point whether the view sees it, and has it in the box."""
-    for p in range(len(points)):
-        u, v, visible = _pixel(points[p], T, k, depth_m)
-        if visible:
-            seen[p] += 1.0
-            inside[p] += box_px[0] <= u <= box_px[2] and box_px[1] <= v <= box_px[3]
 
 
 def fully_visible(

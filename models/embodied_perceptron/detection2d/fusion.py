@@ -7,15 +7,25 @@ observations of a detector stay unchanged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import Candidate, LiftedView, fully_visible, missed_views
+from embodied_perceptron.detection2d.association import (
+    Candidate,
+    LiftedView,
+    fully_visible,
+    ious_px,
+    missed_views,
+    pixels_of,
+)
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
+from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
 from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, MissedViews
@@ -28,6 +38,14 @@ _THINNED = 4
 _MIN_SURFACE = 6  # points of the map in a box, from which its visibility is judged
 _LEAST = 0.01  # probability from which a name gets its own box
 _MARGIN = 1e-6
+_SHOWN = 0.3  # least share of a box's surface that a view must see to be asked
+_HOLDS = 0.6  # of it, in a 2-D box: the 2-D box may show this box
+_AGREE = 0.5  # least IoU of the 2-D box and the image part that the box shows
+
+
+# detector -> name -> (number of views that report it, best score); detector -> views that miss it, by size
+Observed = tuple[Mapping[str, Mapping[str, tuple[int, float]]], Mapping[str, MissedViews]]
+_UNSEEN: Observed = ({}, {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,23 +123,17 @@ def find_hypotheses(network: Detections, lifted: Sequence[LiftedObject], around:
         dtype=bool,
     ).reshape(len(groups), len(lifted))
     affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
-    joined: list[list[int]] = [[] for _ in groups]
-    alone = []
-    for j in range(len(lifted)):
-        best = int(np.argmax(affinity[:, j])) if len(groups) else -1
-        if best >= 0 and affinity[best, j] > 0:
-            joined[best].append(j)
-        else:
-            alone.append(j)
-    missed = _missed_boxes(network.boxes[anchors], [i for i, js in enumerate(joined) if not js], around)
+    near = affinity.argmax(axis=0) if len(groups) else np.zeros(0, np.int64)
+    joined = [[j for j in range(len(lifted)) if near[j] == i and affinity[i, j] > 0] for i in range(len(groups))]
+    names = [{network.labels[r] for r in rows} for rows in groups]
+    observed = _observe(network.boxes[anchors], names, joined, lifted, around)
     hypotheses = [
-        _hypothesis(
-            rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, missed.get(i, {})
-        )
-        for i, (rows, js) in enumerate(zip(groups, joined, strict=True))
+        _hypothesis(rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, seen)
+        for rows, (js, seen) in zip(groups, observed, strict=True)
     ]
+    alone = sorted(set(range(len(lifted))) - {j for js, _ in observed for j in js})
     nothing = np.zeros(0, np.int64)
-    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, {}) for j in alone]
+    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, _UNSEEN) for j in alone]
 
 
 def fuse(
@@ -272,12 +284,12 @@ def _hypothesis(
     prior: Mapping[str, float] | None,
     lifted: Sequence[LiftedObject],
     around: FusionContext,
-    missed: Mapping[str, MissedViews],
+    observed: Observed,
 ) -> Hypothesis:
     known = lifted[numbers[0]].alone if prior is None and len(numbers) == 1 else None
     if known is not None:
         return replace(known, rows=rows, lifted=tuple(numbers), box=box)
-    evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, missed)
+    evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, observed)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
 
@@ -285,17 +297,17 @@ def _hypothesis(
 def evidence_of(
     candidates: Sequence[Candidate],
     vocabularies: Mapping[str, frozenset[str]],
-    missed: Mapping[str, MissedViews] | None = None,
+    observed: Observed = _UNSEEN,
 ) -> tuple[Evidence, ...]:
     """Collect the evidence of each detector for one hypothesis.
 
     Args:
         candidates: joined detections of it.
         vocabularies: of detectors.
-        missed: without candidates: detector -> views that show it fully, by size.
+        observed: reports of views without candidates, and their missed views.
     """
-    reported: dict[str, dict[str, tuple[int, float]]] = {}
-    fewest = {} if missed is None else dict(missed)
+    reported = {source: dict(names) for source, names in observed[0].items()}
+    fewest = dict(observed[1])
     for candidate in candidates:
         for source, names in candidate.reported.items():
             for name, (views, score) in names.items():
@@ -318,29 +330,116 @@ def plausibilities(
     return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
 
 
-def _missed_boxes(
-    boxes: NDArray[np.float64], numbers: Sequence[int], around: FusionContext
-) -> dict[int, Mapping[str, MissedViews]]:
-    """Return number of a (P, 9) box -> detector -> views that show its surface fully, by size.
+def _observe(
+    boxes: NDArray[np.float64],
+    names: Sequence[set[str]],
+    joined: Sequence[list[int]],
+    lifted: Sequence[LiftedObject],
+    around: FusionContext,
+) -> list[tuple[list[int], Observed]]:
+    """Ask the views about (P, 9) boxes of the network.
 
-    ``numbers``: boxes that no detector reports.
+    Each 2-D detection goes to the box that it shows (:func:`agreement`), first to the box that most views show. A
+    lifted object without a box goes with its detections.
+
+    Args:
+        boxes: of the network; ``names``: of each.
+        joined: lifted objects of each box by place.
+        lifted: objects of the detectors.
+        around: with the views.
+
+    Returns for each box its lifted objects, and what the views report besides them.
     """
     views = _some(around.views)
-    if not views or not len(numbers):
-        return {}
-    found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
-    surfaces = [(i, surface) for i, surface in found if surface is not None]
-    visible = fully_visible([surface for _, surface in surfaces], views, MIN_SIZE_PX)
-    result: dict[int, Mapping[str, MissedViews]] = {}
-    for (i, _), row in zip(surfaces, visible, strict=True):
-        half = float(np.linalg.norm(boxes[i, 3:6])) / 2
-        reporting = [  # an object there, but in too few views for a candidate
-            (v, 0)
-            for v in np.flatnonzero(row).tolist()
-            if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in views[v].lifted)
-        ]
-        result[i] = missed_views(row, reporting, views)
+    surfaces = surface_in(boxes, around.snapshot)
+    known = [i for i, surface in enumerate(surfaces) if surface is not None]
+    some = [surface for surface in surfaces if surface is not None]
+    visible = np.zeros((len(boxes), len(views)), dtype=np.uint8)
+    visible[known] = fully_visible(some, views, MIN_SIZE_PX)
+    labels = [[around.priors.canonical(label) for label in view.found.labels] for view in views]
+    fits = []  # (P, E) for each view
+    for view, own in zip(views, labels, strict=True):
+        fit = np.zeros((len(boxes), len(own)))
+        fit[known] = agreement(boxes[known], some, view)
+        same = np.array([[label in of for label in own] for of in names], bool).reshape(fit.shape)
+        fits.append(np.where(fit > 0, fit + same, 0.0))
+    number = {id(view): n for n, view in enumerate(views)}
+    pairs = [
+        (number[id(around.views[v])], around.views[v].lifted[i].row, j)
+        for j, one in enumerate(lifted)
+        for v, i in one.candidate.members
+        if id(around.views[v]) in number
+    ]
+    object_of = {(n, row): j for n, row, j in pairs}
+    size, placed = Counter(j for *_, j in pairs), {j for js in joined for j in js}
+    for n, row, j in pairs:
+        if j in placed:
+            fits[n][:, row] = 0.0
+    shown: list[list[tuple[int, int]]] = [[] for _ in boxes]
+    best = np.array([fit.max(axis=1, initial=0.0) for fit in fits]).reshape(len(views), len(boxes))
+    while best.any():
+        i = int(np.argmax(best.sum(axis=0)))
+        for n in np.flatnonzero(best[:, i]).tolist():
+            row = int(np.argmax(fits[n][i]))
+            shown[i].append((n, row))
+            fits[n][:, row] = 0.0
+        for fit in fits:
+            fit[i] = 0.0
+        best = np.array([fit.max(axis=1, initial=0.0) for fit in fits])
+    result: list[tuple[list[int], Observed]] = []
+    for i, (mine, js) in enumerate(zip(shown, joined, strict=True)):
+        share = Counter(object_of[pair] for pair in mine if pair in object_of)
+        more = sorted(j for j, count in share.items() if count >= 0.5 * size[j] and j not in placed)
+        placed.update(more)
+        reported: dict[str, dict[str, tuple[int, float]]] = {}
+        for n, row in mine:
+            if (n, row) not in object_of:
+                said = reported.setdefault(views[n].source, {})
+                count, score = said.get(labels[n][row], (0, 0.0))
+                said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
+        missed: dict[str, MissedViews] = {}
+        if not js and not more:
+            half = float(np.linalg.norm(boxes[i, 3:6])) / 2
+            near = [  # an object there, which looks otherwise
+                (n, 0)
+                for n, view in enumerate(views)
+                if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in view.lifted)
+            ]
+            missed = missed_views(visible[i], [*mine, *near], views)
+        result.append(([*js, *more], (reported, missed)))
     return result
+
+
+def agreement(
+    boxes: NDArray[np.float64], surfaces_m: Sequence[NDArray[np.float64]], view: LiftedView
+) -> NDArray[np.float64]:
+    """Return (B, E) the IoU of the 2-D boxes of a view with the image part that each (9,) box shows.
+
+    That part is the projected box, or its surface in view where something hides the rest. 0 = the 2-D box does not show
+    the box. ``surfaces_m``: (K, 3) points in each box, K > 0.
+    """
+    boxes_px = view.found.boxes_px
+    if not len(boxes) or not len(boxes_px):
+        return np.zeros((len(boxes), len(boxes_px)))
+    T, k = view.camera
+    count = np.array([len(surface) for surface in surfaces_m])
+    first = np.cumsum(count) - count
+    uv, shown = pixels_of(np.concatenate(surfaces_m), T, k, view.frame.depth_m)
+    seen = np.add.reduceat(shown.astype(np.float64), first)
+    within = shown[:, None] & (uv[:, None] >= boxes_px[None, :, :2]).all(axis=2)
+    within &= (uv[:, None] <= boxes_px[None, :, 2:]).all(axis=2)
+    holds = np.add.reduceat(within.astype(np.float64), first) >= _HOLDS * np.maximum(seen, 4.0)[:, None]
+    holds &= (seen >= _SHOWN * count)[:, None]
+    low = np.minimum.reduceat(np.where(shown[:, None], uv, np.inf), first)
+    high = np.maximum.reduceat(np.where(shown[:, None], uv, -np.inf), first)
+    part = np.concatenate([low, high], axis=1)
+    corner = transform_points(T, box_corners(boxes).reshape(-1, 3)).reshape(-1, 8, 3)
+    ahead = corner[:, :, 2].min(axis=1) > 0.1
+    edge = corner[:, :, :2] / np.maximum(corner[:, :, 2:], 0.1) * k[:2] + k[2:]
+    size = np.array([view.frame.intrinsics.width, view.frame.intrinsics.height]) - 0.5
+    whole = np.concatenate([edge.min(axis=1).clip(-0.5, size), edge.max(axis=1).clip(-0.5, size)], axis=1)
+    iou = np.maximum(np.where(ahead[:, None], ious_px(whole, boxes_px), 0.0), ious_px(part, boxes_px))
+    return np.where(holds & (iou >= _AGREE), iou, 0.0)
 
 
 def _some(views: Sequence[LiftedView]) -> list[LiftedView]:

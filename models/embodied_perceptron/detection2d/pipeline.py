@@ -28,7 +28,7 @@ from embodied_perceptron.detection2d.association import (
     find_candidates,
     sightings,
 )
-from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
 from embodied_perceptron.detection2d.fusion import (
@@ -274,7 +274,6 @@ class DetectionLift:
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
         self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
         self._completed: dict[_Known, LiftedObject] = {}  # of the last call
-        self._found_in_views: Sequence[Detections2d] = ()
         self.views: tuple[LiftedView, ...] = ()
         self.lifted_objects: tuple[LiftedObject, ...] = ()
         self.objects: tuple[LiftedObject, ...] = ()
@@ -288,12 +287,6 @@ class DetectionLift:
     def fusion_context(self, snapshot: VoxelSnapshot, floor_z_m: float) -> FusionContext:
         """Return the context in which hypotheses are fused."""
         return FusionContext(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
-
-    def found_in(self, view: LiftedView) -> Detections2d:
-        """Return the 2-D detections of one of :attr:`views`."""
-        with self._lock:
-            known = self._found.get(view.frame, {})
-        return known.get(view.source, no_detections(view.frame.camera, view.frame.stamp_ns))
 
     @property
     def vocabulary(self) -> frozenset[str]:
@@ -382,20 +375,20 @@ class DetectionLift:
             return
         self._state = state
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
-        index = VoxelIndex.of(snapshot)
+        index = VoxelIndex(snapshot)
         if self._map_changed(len(known), len(snapshot)):
             self._yaw_rad = scene.manhattan.yaw_rad
             self._shapes_cut = False
         self._lift(known, index)
         self.views = tuple(
-            LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1]) for k, source, _ in known
+            LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1], found)
+            for k, source, found in known
         )
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
             self._surface = MapSurface(snapshot)
             self._completed = {}
-        self._found_in_views = [found for *_, found in known]
         self.lifted_objects = _distinct(self._complete_all(candidates), 0.0, one_name=True)
         self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
         with self._lock:
@@ -601,7 +594,7 @@ class DetectionLift:
         """Return the mean embedding of a candidate's views, weighted by scores."""
         vectors, weights = [], []
         for v, i in candidate.members:
-            row, found = self.views[v].lifted[i].row, self._found_in_views[v]
+            row, found = self.views[v].lifted[i].row, self.views[v].found
             if found.embeddings is not None:
                 vectors.append(found.embeddings[row])
                 weights.append(found.scores[row])

@@ -179,15 +179,15 @@ def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Ten
 # overlap
 
 
-def checked_frames(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
-    """Return centres (N, 3), half sizes (N, 3) and rotations (N, 3, 3) of (N, 9) boxes as float64 arrays.
+def checked_solids(boxes: Tensor, name: str) -> F64:
+    """Return the (N, 22) solids of :mod:`.overlap` of (N, 9) boxes.
 
     Raises ``ValueError`` as :func:`check_boxes`.
     """
     if isinstance(boxes, Tensor) and boxes.is_floating_point():
         boxes = boxes.detach().to("cpu", torch.float64)
-    parts: tuple[F64, F64, F64] = overlap.frames(check_boxes(boxes, name).contiguous().numpy())
-    return parts
+    solids: F64 = overlap.solids(*overlap.frames(check_boxes(boxes, name).contiguous().numpy()))
+    return solids
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -232,12 +232,12 @@ def paired_iou_of_arrays(a: F64, b: F64) -> F64:
 
 
 def _loops_iou(a: Tensor, b: Tensor) -> F64:
-    iou: F64 = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    iou: F64 = overlap.iou_matrix(checked_solids(a, "a"), checked_solids(b, "b"))
     return iou
 
 
 def _loops_paired_iou(a: Tensor, b: Tensor) -> F64:
-    iou: F64 = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    iou: F64 = overlap.iou_pairs(checked_solids(a, "a"), checked_solids(b, "b"))
     return iou
 
 
@@ -287,10 +287,33 @@ def canonical_boxes(boxes: F64) -> F64:
     rows = np.flatnonzero(~known)
     if len(rows) == 0:
         return given
-    form: F64 = overlap.canonical(given[rows])
+    form = canonical_form(given[rows])
     changed = (np.abs(form - given[rows]) > 1e-9).any(axis=1)
     given[rows[changed]] = form[changed]
     return given
+
+
+def canonical_form(boxes: F64) -> F64:
+    """Compute :func:`canonical_boxes` for all rows, up to rounding."""
+    row, R, size = np.arange(len(boxes)), box_rotations(boxes), boxes[:, 3:6]
+    up = np.abs(R[:, 2]).argmax(axis=1)
+    first, second = (up + 1) % 3, (up + 2) % 3
+    z = R[row, :, up] * np.where(R[row, 2, up] < 0, -1.0, 1.0)[:, None]
+
+    def alpha_of(x: F64) -> F64:
+        y = np.cross(z, x)
+        return np.asarray(np.arctan2(-y[:, 0], y[:, 1]))
+
+    length, width = size[row, first], size[row, second]
+    turned = np.abs(alpha_of(R[row, :, first]))
+    along = (turned <= np.pi / 4) | (turned >= np.pi * 3 / 4)
+    kept = np.where(np.abs(length - width) <= 1e-6 * (length + width), along, length > width)
+    x = np.where(kept[:, None], R[row, :, first], R[row, :, second])
+    alpha = alpha_of(x)
+    x[(alpha > np.pi / 2) | (alpha <= -np.pi / 2)] *= -1.0
+    angles = matrix_to_euler(torch.from_numpy(np.stack([x, np.cross(z, x), z], axis=2))).numpy()
+    sides = np.where(kept, length, width), np.where(kept, width, length), size[row, up]
+    return np.column_stack([boxes[:, :3], *sides, angles])
 
 
 def box_corners(boxes: F64) -> F64:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -45,3 +46,14 @@ def _warp_installed() -> bool:
         log.warning("warp-lang is not installed: torch computes what its kernels would, which is slower on a GPU")
         return False
     return True
+
+
+def launch(kernel: Any, dim: int | Sequence[int], *inputs: Any, device: torch.device | None = None) -> None:
+    """Launch a Warp kernel on torch's stream of a device; None = that of the first input. Tensors and other inputs are
+    passed on as they are."""
+    import warp as wp
+
+    device = inputs[0].device if device is None else device
+    stream = wp.stream_from_torch(torch.cuda.current_stream(device)) if device.type == "cuda" else None
+    given = [wp.from_torch(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+    wp.launch(kernel, dim, inputs=given, device=wp.device_from_torch(device), stream=stream)

@@ -16,6 +16,8 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _LOG = logging.getLogger(__name__)
+# of boxes that overlap: sine of the angle between planes, between lines: their crossing would have no digits
+FLAT, PARALLEL = 1e-12, 1e-9
 
 
 def njit(**options: Any) -> Callable[[FunctionT], FunctionT]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.geometry.transforms import level_transform
 
 F64 = NDArray[np.float64]
 
@@ -38,10 +39,7 @@ class ManhattanFrame:
     @property
     def T_world_manhattan(self) -> F64:  # noqa: N802
         """(4, 4) world <- manhattan."""
-        c, s = math.cos(self.yaw_rad), math.sin(self.yaw_rad)
-        T = np.eye(4)
-        T[:2, :2] = [[c, -s], [s, c]]
-        return T
+        return level_transform(self.yaw_rad, np.zeros(3))
 
     def from_world(self, points_m: NDArray[np.floating]) -> F64:
         """(..., 3) world -> manhattan."""
@@ -196,30 +194,17 @@ def _sharpness_of(filled: NDArray[np.int64], width: int, yaws_rad: F64) -> F64 |
     return found
 
 
-@njit(cache=True, nogil=True)
 def _columns(
     coords: NDArray[np.integer], voxel_size_m: float, low_m: float, high_m: float
 ) -> tuple[NDArray[np.int64], int]:
     """Count voxels between two heights above each ground cell of 0.04 m: a flat grid, and its width."""
-    between = np.empty((coords.shape[0], 2), np.int64)
-    n = 0
-    for i in range(coords.shape[0]):
-        height = (coords[i, 2] + 0.5) * voxel_size_m
-        if height > low_m and height < high_m:
-            between[n, 0], between[n, 1] = (
-                wall_column(coords[i, 0], voxel_size_m),
-                wall_column(coords[i, 1], voxel_size_m),
-            )
-            n += 1
-    if n == 0:
+    height = (coords[:, 2] + 0.5) * voxel_size_m
+    cells = np.floor((coords[(height > low_m) & (height < high_m), :2] + 0.5) * voxel_size_m / _COLUMN_M)
+    if len(cells) == 0:
         return np.zeros(0, np.int64), 1
-    x, y = between[:n, 0], between[:n, 1]
-    first_x, first_y = x.min(), y.min()
-    width = y.max() - first_y + 1
-    filled = np.zeros((x.max() - first_x + 1) * width, np.int64)
-    for i in range(n):
-        filled[(x[i] - first_x) * width + y[i] - first_y] += 1
-    return filled, width
+    x, y = (cells - cells.min(axis=0)).astype(np.int64).T
+    width = int(y.max()) + 1
+    return np.bincount(x * width + y, minlength=(int(x.max()) + 1) * width), width
 
 
 @njit(cache=True, nogil=True)

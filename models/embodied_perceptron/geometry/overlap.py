@@ -1,4 +1,4 @@
-"""Exact volume of the intersection of two arbitrarily rotated boxes: CPU kernels and a differentiable torch version.
+"""Exact volume of the intersection of two arbitrarily rotated boxes, also with its gradient.
 
 In the frame of box ``a``, which is ``[-h, h]^3``, the field ``F(p) = (clamp(p_x, -h_x, h_x), 0, 0)`` has
 divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box ``b`` cut by a's y and z slabs gives
@@ -9,29 +9,29 @@ divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box
 because F has no normal component on the cuts. So only the faces of ``b`` are clipped against four half planes, without
 cap polygons or special cases for coplanar faces: every term is continuous in the boxes. Boxes without volume give zero.
 
-The functions take centres, half sizes and rotations (columns are a box's axes); the public functions on (N, 9) boxes
-are in :mod:`embodied_perceptron.geometry.boxes`.
+Each face is cut into the pieces below, between and above the x limits of a. The pieces between move the volume by their
+area, and their moments turn it, which gives the derivatives.
+
+The loops take solids, (N, 22) rows of numbers that :func:`solids` makes of centres, half sizes and rotations (columns
+are a box's axes); the public functions on (N, 9) boxes are in :mod:`embodied_perceptron.geometry.boxes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd.function import once_differentiable
 
-from embodied_perceptron.geometry.compute_path import runs_compiled
-from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import constant
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
+from embodied_perceptron.geometry.kernels import FLAT, PARALLEL, njit
 
 Array = NDArray[np.float64]
 
-# A clip of n corners leaves at most 3 * (n // 2) + n % 2 even when rounding makes the polygon slightly non-convex:
-# 4 -> 6 -> 9 -> 13 -> 19 by the slabs, then -> 28 -> 42 by the two x limits.
-_MAX_CORNERS = 48
-_OUTSIDE, _ACROSS, _INSIDE = 0, 1, 2
 _EPS = np.finfo(np.float64).eps
 
 
@@ -52,147 +52,40 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 
 @njit(cache=True, nogil=True)
-def canonical(boxes: Array) -> Array:
-    """Compute ``canonical_boxes`` of :mod:`.boxes`."""
-    n = boxes.shape[0]
-    rot = frames(boxes)[2]
-    out: Array = boxes.copy()
-    x, y, z = np.empty(3), np.empty(3), np.empty(3)
-    for row in range(n):
-        R = rot[row]
-        k = 0
-        for axis in (1, 2):
-            if abs(R[2, axis]) > abs(R[2, k]):
-                k = axis
-        i, j = (k + 1) % 3, (k + 2) % 3
-        length, width = boxes[row, 3 + i], boxes[row, 3 + j]
-        sign = -1.0 if R[2, k] < 0 else 1.0
-        for c in range(3):
-            z[c] = sign * R[c, k]
-        first = length > width
-        if abs(length - width) <= 1e-6 * (length + width):  # equally long: the angle decides
-            for c in range(3):
-                x[c] = R[c, i]
-            _cross(z, x, y)
-            turned = abs(math.atan2(-y[0], y[1]))
-            first = turned <= math.pi / 4 or turned >= math.pi * 3 / 4
-        for c in range(3):
-            x[c] = R[c, i] if first else R[c, j]
-        _cross(z, x, y)
-        alpha = math.atan2(-y[0], y[1])
-        if alpha > math.pi / 2 or alpha <= -math.pi / 2:
-            for c in range(3):
-                x[c], y[c] = -x[c], -y[c]
-        out[row, 3], out[row, 4] = (length, width) if first else (width, length)
-        out[row, 5] = boxes[row, 3 + k]
-        cos_beta = math.hypot(y[0], y[1])
-        if cos_beta < 10 * _EPS:
-            out[row, 6], out[row, 8] = math.atan2(x[1], x[0]), 0.0
-        else:
-            alpha = math.atan2(-y[0], y[1])
-            ca, sa = math.cos(alpha), math.sin(alpha)
-            out[row, 6], out[row, 8] = alpha, math.atan2(ca * z[0] + sa * z[1], ca * x[0] + sa * x[1])
-        out[row, 7] = math.atan2(y[2], cos_beta)
+def solids(center: Array, half: Array, rot: Array) -> Array:
+    """(N, 3), (N, 3), (N, 3, 3) -> (N, 22): centre, half sizes, rotation, lower and upper corner of the bounds,
+    volume."""
+    out = np.empty((center.shape[0], 22))
+    for i in range(center.shape[0]):
+        out[i, :3], out[i, 3:6] = center[i], half[i]
+        out[i, 21] = 8.0 * half[i, 0] * half[i, 1] * half[i, 2]
+        for k in range(3):
+            out[i, 6 + 3 * k : 9 + 3 * k] = rot[i, k]
+            extent = abs(rot[i, k, 0]) * half[i, 0] + abs(rot[i, k, 1]) * half[i, 1] + abs(rot[i, k, 2]) * half[i, 2]
+            out[i, 15 + k], out[i, 18 + k] = center[i, k] - extent, center[i, k] + extent
     return out
 
 
 @njit(cache=True, nogil=True)
-def _cross(a: Array, b: Array, out: Array) -> None:
-    out[0] = a[1] * b[2] - a[2] * b[1]
-    out[1] = a[2] * b[0] - a[0] * b[2]
-    out[2] = a[0] * b[1] - a[1] * b[0]
-
-
-@njit(cache=True, nogil=True)
-def _clip(src: Array, n: int, dst: Array, axis: int, sign: float, limit: float) -> int:
-    """Sutherland-Hodgman: the part of polygon ``src[:n]`` with ``sign * p[axis] <= limit`` into ``dst``; its length."""
-    m = 0
-    previous = n - 1
-    d_previous = limit - sign * src[previous, axis] if n > 0 else 0.0
-    for i in range(n):
-        d = limit - sign * src[i, axis]
-        if (d >= 0.0) != (d_previous >= 0.0):
-            t = d_previous / (d_previous - d)
-            for k in range(3):
-                dst[m, k] = src[previous, k] + t * (src[i, k] - src[previous, k])
-            m += 1
-        if d >= 0.0:
-            for k in range(3):
-                dst[m, k] = src[i, k]
-            m += 1
-        previous = i
-        d_previous = d
-    return m
-
-
-@njit(cache=True, nogil=True)
-def _x_moment(polygon: Array, n: int, shift: float) -> float:
-    """Integral of ``p_x + shift`` over the polygon projected along x; positive when it looks towards +x."""
-    total = 0.0
-    for i in range(1, n - 1):
-        y1 = polygon[i, 1] - polygon[0, 1]
-        z1 = polygon[i, 2] - polygon[0, 2]
-        y2 = polygon[i + 1, 1] - polygon[0, 1]
-        z2 = polygon[i + 1, 2] - polygon[0, 2]
-        area = 0.5 * (y1 * z2 - z1 * y2)
-        total += area * ((polygon[0, 0] + polygon[i, 0] + polygon[i + 1, 0]) / 3.0 + shift)
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _clamped_x_moment(polygon: Array, n: int, limit: float, work: Array) -> float:
-    """Integral of ``clamp(p_x, -limit, limit)`` over the projected polygon: p_x less what exceeds the limits."""
-    total = _x_moment(polygon, n, 0.0)
-    low = limit
-    high = -limit
-    for i in range(n):
-        low = min(low, polygon[i, 0])
-        high = max(high, polygon[i, 0])
-    if high > limit:
-        m = _clip(polygon, n, work, 0, -1.0, -limit)
-        total -= _x_moment(work, m, -limit)
-    if low < -limit:
-        m = _clip(polygon, n, work, 0, 1.0, -limit)
-        total -= _x_moment(work, m, limit)
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _clip_to_slab(polygon: Array, n: int, axis: int, half: float, work: Array) -> int:
-    """Cut ``polygon`` in place to |p[axis]| <= half; its length."""
-    n = _clip(polygon, n, work, axis, 1.0, half)
-    return _clip(work, n, polygon, axis, -1.0, half)
-
-
-@njit(cache=True, nogil=True)
-def _slab(middle: float, edge_u: float, edge_v: float, half: float) -> int:
-    """Return how a rectangle's extent along one axis lies to the slab of +-``half``."""
-    extent = abs(edge_u) + abs(edge_v)
-    if middle - extent > half or middle + extent < -half:
-        return _OUTSIDE
-    return _INSIDE if middle - extent >= -half and middle + extent <= half else _ACROSS
-
-
-@njit(cache=True, nogil=True)
-def _relative(
-    center_a: Array, rot_a: Array, center_b: Array, rot_b: Array, rot: Array, shift: Array, absolute: Array
-) -> None:
-    """Rotation, its absolute value and position of b in the frame of a."""
+def _relative(a: Array, b: Array, small: Array) -> None:
+    """Rotation ``small[:3]``, its absolute value ``small[3:6]`` and position ``small[6]`` of b in the frame of a."""
     for i in range(3):
-        shift[i] = 0.0
+        small[6, i] = 0.0
         for k in range(3):
-            shift[i] += rot_a[k, i] * (center_b[k] - center_a[k])
+            small[6, i] += a[6 + 3 * k + i] * (b[k] - a[k])
         for j in range(3):
             value = 0.0
             for k in range(3):
-                value += rot_a[k, i] * rot_b[k, j]
-            rot[i, j] = value
-            absolute[i, j] = abs(value)
+                value += a[6 + 3 * k + i] * b[6 + 3 * k + j]
+            small[i, j] = value
+            small[3 + i, j] = abs(value)
 
 
 @njit(cache=True, nogil=True)
-def _overlap_bound(half_a: Array, half_b: Array, absolute: Array, rot: Array, shift: Array) -> float:
-    """Upper bound of the intersection volume from the bounding boxes in either frame; 0 when one of them separates."""
+def _overlap_bound(half_a: Array, half_b: Array, small: Array) -> float:
+    """Upper bound of the intersection volume from the bounding boxes in either frame; 0 when one of them separates.
+    ``small``: of :func:`_relative`."""
+    rot, absolute, shift = small[:3], small[3:6], small[6]
     bound_a = 1.0
     for i in range(3):
         extent = absolute[i, 0] * half_b[0] + absolute[i, 1] * half_b[1] + absolute[i, 2] * half_b[2]
@@ -212,39 +105,6 @@ def _overlap_bound(half_a: Array, half_b: Array, absolute: Array, rot: Array, sh
 
 
 @njit(cache=True, nogil=True)
-def _intersection(half_a: Array, half_b: Array, rot: Array, shift: Array, polygon: Array, work: Array) -> float:
-    """Volume of the intersection, b given in the frame of a; ``polygon`` and ``work`` are (48, 3) scratch."""
-    total = 0.0
-    for k in range(3):
-        i = (k + 1) % 3
-        j = (k + 2) % 3
-        if rot[0, k] == 0.0:
-            continue  # a face parallel to x has no projection along x
-        for side in (-1.0, 1.0):
-            y = _slab(shift[1] + side * half_b[k] * rot[1, k], rot[1, i] * half_b[i], rot[1, j] * half_b[j], half_a[1])
-            z = _slab(shift[2] + side * half_b[k] * rot[2, k], rot[2, i] * half_b[i], rot[2, j] * half_b[j], half_a[2])
-            if y == _OUTSIDE or z == _OUTSIDE:
-                continue
-            for c in range(4):
-                # counter-clockwise seen from outside: i then j spans the face with normal +k; mirrored for -k
-                u = half_b[i] if c in (1, 2) else -half_b[i]
-                v = half_b[j] if c in (2, 3) else -half_b[j]
-                u *= side
-                for axis in range(3):
-                    polygon[c, axis] = (
-                        shift[axis] + side * half_b[k] * rot[axis, k] + u * rot[axis, i] + v * rot[axis, j]
-                    )
-            n = 4
-            if y == _ACROSS:
-                n = _clip_to_slab(polygon, n, 1, half_a[1], work)
-            if z == _ACROSS:
-                n = _clip_to_slab(polygon, n, 2, half_a[2], work)
-            if n > 2:
-                total += _clamped_x_moment(polygon, n, half_a[0], work)
-    return total
-
-
-@njit(cache=True, nogil=True)
 def _mean_of_clamped(x0: float, x1: float, limit: float) -> float:
     """Return the mean of ``clamp(x, -limit, limit)`` from x0 to x1."""
     low, high = min(x0, x1), max(x0, x1)
@@ -259,182 +119,214 @@ def _mean_of_clamped(x0: float, x1: float, limit: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _intersection_upright(half_a: Array, half_b: Array, rot: Array, shift: Array) -> float:
-    """:func:`_intersection` of boxes whose third axes both point up: a quarter of the time."""
-    height = min(half_a[2], shift[2] + half_b[2]) - max(-half_a[2], shift[2] - half_b[2])
+def _intersection_upright(a: Array, b: Array, small: Array) -> float:
+    """Volume of the intersection of solids whose third axes both point up; ``small``: of :func:`_relative`."""
+    x_a, y_a, x_b, y_b, x, y, z = a[3], a[4], b[3], b[4], small[6, 0], small[6, 1], small[6, 2]
+    height = min(a[5], z + b[5]) - max(-a[5], z - b[5])
     if height <= 0.0:
         return 0.0
+    xx, xy, yx, yy = small[0, 0], small[0, 1], small[1, 0], small[1, 1]
     area = 0.0
     for c in range(4):  # counter-clockwise from corner to corner
-        u0 = half_b[0] if c in (1, 2) else -half_b[0]
-        v0 = half_b[1] if c in (2, 3) else -half_b[1]
-        u1 = half_b[0] if c in (0, 1) else -half_b[0]
-        v1 = half_b[1] if c in (1, 2) else -half_b[1]
-        y0, y1 = shift[1] + rot[1, 0] * u0 + rot[1, 1] * v0, shift[1] + rot[1, 0] * u1 + rot[1, 1] * v1
-        from_y, to_y = min(max(y0, -half_a[1]), half_a[1]), min(max(y1, -half_a[1]), half_a[1])
+        u0 = x_b if c in (1, 2) else -x_b
+        v0 = y_b if c in (2, 3) else -y_b
+        u1 = x_b if c in (0, 1) else -x_b
+        v1 = y_b if c in (1, 2) else -y_b
+        y0, y1 = y + yx * u0 + yy * v0, y + yx * u1 + yy * v1
+        from_y, to_y = min(max(y0, -y_a), y_a), min(max(y1, -y_a), y_a)
         if from_y == to_y:
             continue  # beside the slab, or parallel to x
-        x0, x1 = shift[0] + rot[0, 0] * u0 + rot[0, 1] * v0, shift[0] + rot[0, 0] * u1 + rot[0, 1] * v1
+        x0, x1 = x + xx * u0 + xy * v0, x + xx * u1 + xy * v1
         from_x = x0 + (from_y - y0) / (y1 - y0) * (x1 - x0)
         to_x = x1 - (y1 - to_y) / (y1 - y0) * (x1 - x0)
-        area += (to_y - from_y) * _mean_of_clamped(from_x, to_x, half_a[0])
+        area += (to_y - from_y) * _mean_of_clamped(from_x, to_x, x_a)
     return float(max(area, 0.0) * height)
 
 
 @njit(cache=True, nogil=True)
-def _world_bounds(center: Array, half: Array, rot: Array) -> tuple[Array, Array, Array]:
-    """(N, 3) lower and upper corners of the boxes' axis-aligned bounds, and (N,) volumes."""
-    n = center.shape[0]
-    low, high, volume = np.empty((n, 3)), np.empty((n, 3)), np.empty(n)
-    for i in range(n):
-        volume[i] = 8.0 * half[i, 0] * half[i, 1] * half[i, 2]
-        for k in range(3):
-            extent = abs(rot[i, k, 0]) * half[i, 0] + abs(rot[i, k, 1]) * half[i, 1] + abs(rot[i, k, 2]) * half[i, 2]
-            low[i, k] = center[i, k] - extent
-            high[i, k] = center[i, k] + extent
-    return low, high, volume
+def _cut(lines: Array, n: int, u: float, v: float, room: float, beyond: bool) -> int:
+    """Append the line ``u p + v q <= room`` to the lines of a face, of which the first four are its edges: (n, 3) unit
+    normal and limit. Returns their number, unchanged for a line beside the face; -1 when nothing is left, and with
+    ``beyond`` also where the face lies on the line."""
+    length = math.sqrt(u * u + v * v)
+    reach = abs(u) * lines[0, 2] + abs(v) * lines[2, 2] if length > FLAT else 0.0
+    if n < 0 or room < -reach or (beyond and room == -reach):
+        return -1
+    if not room >= reach:  # also for NaN, which must not get lost
+        length = max(length, FLAT)
+        lines[n, 0], lines[n, 1], lines[n, 2] = u / length, v / length, room / length
+        n += 1
+    return n
 
 
 @njit(cache=True, nogil=True)
-def _may_exceed(
-    low_a: Array, high_a: Array, volume_a: float, low_b: Array, high_b: Array, volume_b: float, threshold: float
-) -> bool:
+def _moments(lines: Array, n: int) -> tuple[float, float, float]:
+    """Area of the convex polygon within ``lines[:n]``, and the integrals of both coordinates over it: the divergence
+    theorem over its edges, each the part of a line that the other lines leave."""
+    if n == 4:  # the whole face
+        return 4.0 * lines[0, 2] * lines[2, 2], 0.0, 0.0
+    area, first, second = 0.0, 0.0, 0.0
+    for i in range(n):
+        u, v, c = lines[i, 0], lines[i, 1], lines[i, 2]
+        low, high = -math.inf, math.inf
+        for j in range(n):
+            if j == i:
+                continue
+            slope, along = lines[j, 1] * u - lines[j, 0] * v, lines[j, 0] * u + lines[j, 1] * v
+            if abs(slope) > PARALLEL:
+                end = (lines[j, 2] - along * c) / slope
+                if slope > 0.0:
+                    high = min(high, end)
+                else:
+                    low = max(low, end)
+            elif (along > 0.0 and (lines[j, 2] < c or (lines[j, 2] == c and j < i))) or (
+                along < 0.0 and lines[j, 2] + c < 0.0
+            ):
+                high = -math.inf
+        if high <= low:
+            continue
+        part, middle = c * (high - low), 0.5 * (low + high)
+        area += part / 2.0
+        first += part * (u * c - v * middle) / 3.0
+        second += part * (v * c + u * middle) / 3.0
+    return area, first, second
+
+
+@njit(cache=True, nogil=True)
+def _face_parts(half_a: Array, half_b: Array, rot: Array, shift: Array, face: int, lines: Array, out: Array) -> None:
+    """Add the part of a face of b to the volume ``out[0]`` and to its derivatives by b's centre, half sizes and
+    rotation, ``out[1:16]``, all in the frame of a."""
+    k = face // 2
+    i, j, side = (k + 1) % 3, (k + 2) % 3, 2.0 * (face % 2) - 1.0
+    for n in range(4):
+        lines[n, 0], lines[n, 1], lines[n, 2] = 0.0, 0.0, half_b[i] if n < 2 else half_b[j]
+        lines[n, n // 2] = 1.0 if n % 2 else -1.0
+    n = 4
+    for axis in (1, 2):
+        at, u, v = shift[axis] + side * half_b[k] * rot[axis, k], rot[axis, i], rot[axis, j]
+        n = _cut(lines, n, -u, -v, half_a[axis] + at, False)
+        n = _cut(lines, n, u, v, half_a[axis] - at, False)
+    if n < 0:
+        return
+    x, u, v, limit = shift[0] + side * half_b[k] * rot[0, k], rot[0, i], rot[0, j], half_a[0]
+    facing = side * rot[0, k]
+    out[0] += facing * limit * _moments(lines, _cut(lines, n, -u, -v, x - limit, True))[0]
+    out[0] -= facing * limit * _moments(lines, _cut(lines, n, u, v, -limit - x, True))[0]
+    n = _cut(lines, _cut(lines, n, -u, -v, limit + x, False), u, v, limit - x, False)
+    area, first, second = _moments(lines, n)
+    out[0] += facing * (x * area + u * first + v * second)
+    out[4 + k] += area
+    for axis in range(3):
+        normal = side * rot[axis, k]
+        out[1 + axis] += normal * area
+        out[7 + 3 * axis + k] += rot[axis, k] * half_b[k] * area
+        out[7 + 3 * axis + i] += normal * first
+        out[7 + 3 * axis + j] += normal * second
+
+
+@njit(cache=True, nogil=True)
+def _may_exceed(a: Array, b: Array, threshold: float) -> bool:
     """Return False when volumes or world bounds show that the IoU cannot exceed ``threshold``."""
     bound = 1.0
     for k in range(3):
-        length = min(high_a[k], high_b[k]) - max(low_a[k], low_b[k])
+        length = min(a[18 + k], b[18 + k]) - max(a[15 + k], b[15 + k])
         if length <= 0.0:
             return False
         bound *= length
-    bound = min(bound * (1.0 + 1e-9), min(volume_a, volume_b))
-    return bound > threshold * (volume_a + volume_b - bound)
+    bound = min(bound * (1.0 + 1e-9), min(a[21], b[21]))
+    return bool(bound > threshold * (a[21] + b[21] - bound))
 
 
 @njit(cache=True, nogil=True)
-def _is_upright(rot: Array) -> bool:
+def _is_upright(solid: Array) -> bool:
     """True when the third axis points up to within rounding.
 
     A tilt t of a box with length l and thickness w changes an IoU by up to t l / w. So the tilt itself is compared:
     its cosine is 1.0 up to a tilt of 1e-8, which costs a panel of 2 m x 0.01 m 2e-6.
     """
     tolerance = 4.0 * _EPS
-    return bool(rot[2, 2] > 0.0 and abs(rot[2, 0]) <= tolerance and abs(rot[2, 1]) <= tolerance)
+    return bool(solid[14] > 0.0 and abs(solid[12]) <= tolerance and abs(solid[13]) <= tolerance)
 
 
 @njit(cache=True, nogil=True)
-def _iou_of_pair(
-    center_a: Array, half_a: Array, rot_a: Array, volume_a: float,
-    center_b: Array, half_b: Array, rot_b: Array, volume_b: float,
-    threshold: float, small: Array, polygon: Array, work: Array,
-) -> float:  # fmt: skip
-    """IoU of one pair of boxes with volume; may return 0 when it cannot exceed ``threshold`` (0 for exact values)."""
-    rot, absolute, shift = small[:3], small[3:6], small[6]
-    _relative(center_a, rot_a, center_b, rot_b, rot, shift, absolute)
-    if _is_upright(rot_a) and _is_upright(rot_b):
-        inter = _intersection_upright(half_a, half_b, rot, shift)
+def _iou(a: Array, b: Array, threshold: float, small: Array) -> float:
+    """IoU of two solids with volume; may return 0 when it cannot exceed ``threshold`` (0 for exact values).
+
+    ``small``: (23, 3), the first rows out as :func:`_relative`.
+    """
+    if not _may_exceed(a, b, threshold):
+        return 0.0
+    _relative(a, b, small)
+    if _is_upright(a) and _is_upright(b):
+        inter = _intersection_upright(a, b, small)
     else:
-        bound = _overlap_bound(half_a, half_b, absolute, rot, shift) * (1.0 + 1e-9)
-        if bound <= threshold * (volume_a + volume_b - bound):
+        half_a, half_b = a[3:6], b[3:6]
+        bound = _overlap_bound(half_a, half_b, small) * (1.0 + 1e-9)
+        if bound <= threshold * (a[21] + b[21] - bound):
             return 0.0
-        inter = _intersection(half_a, half_b, rot, shift, polygon, work)
-    inter = min(max(inter, 0.0), min(volume_a, volume_b))
-    return float(inter / (volume_a + volume_b - inter))
+        parts = small[17:].reshape(-1)
+        parts[0] = 0.0
+        for face in range(6):
+            _face_parts(half_a, half_b, small[:3], small[6], face, small[7:17], parts)
+        inter = parts[0]
+    inter = min(max(inter, 0.0), min(a[21], b[21]))
+    return float(inter / (a[21] + b[21] - inter))
 
 
 @njit(cache=True, nogil=True)
-def iou_matrix(
-    center_a: Array, half_a: Array, rot_a: Array, center_b: Array, half_b: Array, rot_b: Array
-) -> Array:  # pragma: no cover - compiled
-    """(N, 3), (N, 3), (N, 3, 3) and the same of M boxes -> (N, M) float64 IoU. Half sizes >= 0, all finite."""
-    n, m = center_a.shape[0], center_b.shape[0]
-    out = np.zeros((n, m))
-    low_a, high_a, volume_a = _world_bounds(center_a, half_a, rot_a)
-    low_b, high_b, volume_b = _world_bounds(center_b, half_b, rot_b)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    for i in range(n):
-        for j in range(m):
-            if _may_exceed(low_a[i], high_a[i], volume_a[i], low_b[j], high_b[j], volume_b[j], 0.0):
-                out[i, j] = _iou_of_pair(
-                    center_a[i], half_a[i], rot_a[i], volume_a[i], center_b[j], half_b[j], rot_b[j], volume_b[j],
-                    0.0, small, polygon, work,
-                )  # fmt: skip
+def iou_matrix(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
+    """N and M solids -> (N, M) float64 IoU. Half sizes >= 0, all finite."""
+    out, small = np.zeros((len(a), len(b))), np.zeros((23, 3))
+    for i in range(len(a)):
+        for j in range(len(b)):
+            out[i, j] = _iou(a[i], b[j], 0.0, small)
     return out
 
 
 @njit(cache=True, nogil=True)
-def iou_pairs(
-    center_a: Array, half_a: Array, rot_a: Array, center_b: Array, half_b: Array, rot_b: Array
-) -> Array:  # pragma: no cover - compiled
+def iou_pairs(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
     """Like :func:`iou_matrix` for N pairs -> (N,) float64."""
-    out = np.zeros(center_a.shape[0])
-    low_a, high_a, volume_a = _world_bounds(center_a, half_a, rot_a)
-    low_b, high_b, volume_b = _world_bounds(center_b, half_b, rot_b)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    for i in range(center_a.shape[0]):
-        if _may_exceed(low_a[i], high_a[i], volume_a[i], low_b[i], high_b[i], volume_b[i], 0.0):
-            out[i] = _iou_of_pair(
-                center_a[i], half_a[i], rot_a[i], volume_a[i], center_b[i], half_b[i], rot_b[i], volume_b[i],
-                0.0, small, polygon, work,
-            )  # fmt: skip
+    out, small = np.zeros(len(a)), np.zeros((23, 3))
+    for i in range(len(a)):
+        out[i] = _iou(a[i], b[i], 0.0, small)
     return out
+
+
+@njit(cache=True, nogil=True)
+def _beside(a: Array, b: Array) -> bool:
+    """Whether the bounds are apart on the ground, as those of most boxes are."""
+    return bool(b[15] >= a[18] or a[15] >= b[18] or b[16] >= a[19] or a[16] >= b[19])
 
 
 @njit(cache=True, nogil=True)
 def greedy_nms(
-    center: Array, half: Array, rot: Array, labels: NDArray[np.int64], threshold: float
-) -> NDArray[np.bool_]:  # pragma: no cover - compiled
-    """Boxes in order of falling score -> (N,) bool, kept: none better kept one of its label has IoU > threshold."""
-    n = center.shape[0]
-    keep = np.ones(n, dtype=np.bool_)
-    low, high, volume = _world_bounds(center, half, rot)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
-    for a in range(n):
-        i = by_label[a]
-        if not keep[i]:
-            continue
-        for b in range(a + 1, n):
-            j = by_label[b]
-            if labels[j] != labels[i]:
-                break
-            if not keep[j]:
-                continue
-            if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
-                iou = _iou_of_pair(
-                    center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
-                    threshold, small, polygon, work,
-                )  # fmt: skip
-                keep[j] = iou <= threshold
-    return keep
-
-
-@njit(cache=True, nogil=True)
-def greedy_nms_with_votes(
-    center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], threshold: float, voting: float
+    boxes: Array, labels: NDArray[np.int64], threshold: float, weights: Array, voting: float
 ) -> tuple[NDArray[np.bool_], Array]:  # pragma: no cover - compiled
-    """Run :func:`greedy_nms` and sum the votes of the boxes of its label with IoU > ``voting`` for each kept box.
+    """Suppress solids in order of falling score, and sum the votes of the boxes of its label with IoU > ``voting`` for
+    each kept box.
+
+    ``weights``: (N,) of votes; (0,) = none are summed.
 
     Returns:
-        (N,) bool, kept, and (N, 7) sums over the voting boxes, itself included, of weight times IoU, and of this times
-        centre and times half sizes, assigned to the nearest axes of the kept box; 0 where not kept.
+        (N,) bool, kept: none better kept one of its label has IoU > threshold; and (N, 7) sums over the voting boxes,
+        itself included, of weight times IoU, and of this times centre and times half sizes, assigned to the nearest
+        axes of the kept box; 0 where not kept.
     """
-    n = center.shape[0]
+    n, votes = boxes.shape[0], len(weights) > 0
     by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
     # compared boxes are contiguous in memory
-    center, half, rot, weights, labels = (
-        center[by_label], half[by_label], rot[by_label], weights[by_label], labels[by_label]
-    )  # fmt: skip
-    kept, sums = np.ones(n, dtype=np.bool_), np.zeros((n, 7))
-    low, high, volume = _world_bounds(center, half, rot)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    least = min(threshold, voting)
+    boxes, labels = boxes[by_label], labels[by_label]
+    if votes:
+        weights = weights[by_label]
+    kept, sums, small = np.ones(n, dtype=np.bool_), np.zeros((n, 7)), np.zeros((23, 3))
+    least = min(threshold, voting) if votes else threshold
     start = 0
     for i in range(n):
         if labels[i] != labels[start]:
             start = i
         if not kept[i]:
             continue
-        for j in range(start, n):
+        for j in range(start if votes else i + 1, n):
             if labels[j] != labels[i]:
                 break
             if j < i and kept[j] and voting >= threshold:
@@ -442,41 +334,34 @@ def greedy_nms_with_votes(
             iou = 0.0
             if i == j:
                 iou = 1.0
-                _relative(center[i], rot[i], center[i], rot[i], small[:3], small[6], small[3:6])
-            elif (
-                low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
-            ):
-                continue  # most boxes are apart
-            elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], least):
-                iou = _iou_of_pair(
-                    center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
-                    least, small, polygon, work,
-                )  # fmt: skip
+                _relative(boxes[i], boxes[i], small)
+            elif not (votes or kept[j]) or _beside(boxes[i], boxes[j]):
+                continue
+            else:
+                iou = _iou(boxes[i], boxes[j], least, small)
             if j > i and iou > threshold:
                 kept[j] = False
-            if i != j and iou <= voting:
+            if not votes or (i != j and iou <= voting):
                 continue
             weight = iou * weights[j]
             sums[i, 0] += weight
             for k in range(3):
                 axis = np.argmax(small[3 + k])  # of the other box, nearest to this one's axis k
-                sums[i, 1 + k] += weight * center[j, k]
-                sums[i, 4 + k] += weight * half[j, axis]
-    keep, votes = np.empty(n, dtype=np.bool_), np.empty((n, 7))
-    keep[by_label], votes[by_label] = kept, sums
-    return keep, votes
+                sums[i, 1 + k] += weight * boxes[j, k]
+                sums[i, 4 + k] += weight * boxes[j, 3 + axis]
+    keep, summed = np.empty(n, dtype=np.bool_), np.empty((n, 7))
+    keep[by_label], summed[by_label] = kept, sums
+    return keep, summed
 
 
 @njit(cache=True, nogil=True)
 def greedy_groups(
-    center: Array, half: Array, rot: Array, threshold: float, limit: int
+    boxes: Array, threshold: float, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
-    """Return the first ``limit`` boxes that :func:`greedy_nms` keeps of one label, and (P, 2) sorted pairs of a kept
+    """Return the first ``limit`` solids that :func:`greedy_nms` keeps of one label, and (P, 2) sorted pairs of a kept
     box's number and the row of a box that it suppresses, itself included."""
-    n = center.shape[0]
-    free = np.ones(n, dtype=np.bool_)
-    low, high, volume = _world_bounds(center, half, rot)
-    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
+    n = boxes.shape[0]
+    free, small = np.ones(n, dtype=np.bool_), np.zeros((23, 3))
     kept = np.empty(min(n, limit), dtype=np.int64)
     group, row = np.empty(max(n, 1), dtype=np.int64), np.empty(max(n, 1), dtype=np.int64)
     count, pairs = 0, 0
@@ -487,16 +372,10 @@ def greedy_groups(
             continue
         for j in range(n):
             same = i == j
-            if not same and not (
-                low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
-            ):  # most boxes are apart
+            if not same and not _beside(boxes[i], boxes[j]):
                 if j < i and free[j]:
                     continue  # both are kept
-                if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
-                    same = threshold < _iou_of_pair(
-                        center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
-                        threshold, small, polygon, work,
-                    )  # fmt: skip
+                same = threshold < _iou(boxes[i], boxes[j], threshold, small)
             if not same:
                 continue
             if j > i:
@@ -511,82 +390,68 @@ def greedy_groups(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# the same in torch: on any device, differentiable in every argument
+# with gradients
 
 
-def _face_signs() -> Iterator[float]:
-    """Corners of the face with normal +-k in the order of :func:`_intersection`, as factors of the half sizes."""
-    for face in range(6):
-        k, side = face // 2, (-1.0, 1.0)[face % 2]
-        for u, v in ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)):
-            factors = {k: side, (k + 1) % 3: u * side, (k + 2) % 3: v}
-            yield from (factors[axis] for axis in range(3))
+@njit(cache=True, nogil=True)
+def volume_parts(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
+    """Sums over the faces of ``overlap_kernels.volume_parts``, of N pairs of solids -> (N, 16)."""
+    out, small = np.zeros((len(a), 16)), np.zeros((23, 3))
+    for p in range(len(a)):
+        _relative(a[p], b[p], small)
+        part = small[17:].reshape(-1)
+        part[:] = 0.0
+        for face in range(6):
+            _face_parts(a[p, 3:6], b[p, 3:6], small[:3], small[6], face, small[7:17], part)
+        out[p, 0], out[p, 4:7] = part[0], part[4:7]
+        for row in range(3):  # to the world
+            for axis in range(3):
+                turn = a[p, 6 + 3 * row + axis]
+                out[p, 1 + row] += turn * part[1 + axis]
+                for column in range(3):
+                    out[p, 7 + 3 * row + column] += turn * part[7 + 3 * axis + column]
+    return out
 
 
-_FACE_SIGNS = tuple(_face_signs())  # (6, 4, 3)
+def _loops(boxes: Sequence[torch.Tensor]) -> torch.Tensor:
+    arrays = [x.numpy() for x in boxes]
+    return torch.from_numpy(volume_parts(solids(*arrays[:3]), solids(*arrays[3:])))
 
 
-def _clip_torch(
-    polygon: torch.Tensor, count: torch.Tensor, axis: int, sign: float, limit: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, K, 3) polygons of ``count`` (M, 1) corners, cut to ``sign * p[axis] <= limit`` (M, 1)."""
-    M, K, _ = polygon.shape
-    following = _numbers(1, K + 1, polygon.device)
-    valid = following <= count
-    other = torch.gather(polygon, 1, following.masked_fill(following >= count, 0)[..., None].expand(M, K, 3))
-    d = torch.sub(limit, polygon[..., axis], alpha=sign)  # (M, K) >= 0 inside
-    d_other = torch.sub(limit, other[..., axis], alpha=sign)
-    inside = d >= 0
-    crossing = (inside != (d_other >= 0)) & valid
-    t = d / (d - d_other).masked_fill(~crossing, torch.inf)  # 0 where nothing is cut
-    point = torch.addcmul(polygon, t[..., None], other - polygon)
-    # each corner hands on itself when inside, then the crossing of the edge that it starts
-    candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
-    emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
-    new_count = emitted.sum(1, keepdim=True)
-    width = 3 * (K // 2) + K % 2  # the maximum, see _MAX_CORNERS; on the CPU the actual number is known
-    if runs_compiled(polygon):
-        width = max(int(new_count.max()) if M else 0, 1)
-    order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
-    return torch.gather(candidates, 1, order[..., None].expand(M, width, 3)), new_count
+def _kernel(boxes: Sequence[torch.Tensor]) -> torch.Tensor:
+    from embodied_perceptron.geometry import overlap_kernels
+
+    by_face = boxes[0].new_zeros(6, len(boxes[0]), 16)
+    if by_face.numel():
+        launch(overlap_kernels.volume_parts, by_face.shape[:2], *boxes, by_face, 3, 10)
+    return by_face.sum(0)
 
 
-def _numbers(start: int, end: int, device: torch.device) -> torch.Tensor:
-    return constant(tuple(range(start, end)), device)
+class _Intersection(torch.autograd.Function):
+    """:func:`intersection_volumes`."""
 
+    @staticmethod
+    def forward(ctx: Any, *boxes: torch.Tensor) -> torch.Tensor:
+        a, b = tuple(x.detach().contiguous() for x in boxes[:3]), tuple(x.detach().contiguous() for x in boxes[3:])
+        orders = ((*a, *b), (*b, *a)) if any(ctx.needs_input_grad[:3]) else ((*a, *b),)
+        compute = _loops if runs_compiled(*boxes) else _kernel
+        parts = [compute(order) for order in orders]
+        ctx.save_for_backward(*parts)
+        return parts[0][:, 0]
 
-def _x_moment_torch(polygon: torch.Tensor, count: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """(M, K, 3) polygons -> (M,) integral of ``p_x + shift`` (M, 1) over their projection along x."""
-    if polygon.shape[1] < 3:
-        return polygon.sum((1, 2)) * 0.0
-    edge = polygon[:, 1:] - polygon[:, :1]  # (M, K - 1, 3)
-    area = 0.5 * (edge[:, :-1, 1] * edge[:, 1:, 2] - edge[:, :-1, 2] * edge[:, 1:, 1])  # (M, K - 2)
-    mean_x = (polygon[:, :1, 0] + polygon[:, 1:-1, 0] + polygon[:, 2:, 0]) / 3.0 + shift
-    behind = _numbers(2, polygon.shape[1], polygon.device) >= count
-    return (area * mean_x).masked_fill(behind, 0.0).sum(1)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        found = [part * by[:, None] for part in ctx.saved_tensors]
+        of_b, *of_a = [(g[:, 1:4], g[:, 4:7], g[:, 7:].view(-1, 3, 3)) for g in found]
+        return (*(of_a[0] if of_a else (None, None, None)), *of_b)
 
 
 def intersection_volumes(
     center_a: torch.Tensor, half_a: torch.Tensor, rot_a: torch.Tensor,
     center_b: torch.Tensor, half_b: torch.Tensor, rot_b: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; differentiable, for all pairs
-    at once, without reading back from a device."""
-    P = center_a.shape[0]
-    rot = rot_a.transpose(1, 2) @ rot_b
-    shift = torch.einsum("pki,pk->pi", rot_a, center_b - center_a)
-    local = constant(_FACE_SIGNS, half_b.device, half_b.dtype).view(6, 4, 3) * half_b[:, None, None, :]  # (P, 6, 4, 3)
-    polygon = (torch.einsum("pij,pfcj->pfci", rot, local) + shift[:, None, None]).reshape(P * 6, 4, 3)
-    half = half_a.repeat_interleave(6, dim=0, output_size=6 * P)  # (P * 6, 3)
-    count = torch.full((P * 6, 1), 4, device=polygon.device)
-    for axis in (1, 2):
-        for sign in (1.0, -1.0):
-            polygon, count = _clip_torch(polygon, count, axis, sign, half[:, axis : axis + 1])
-    limit = half[:, :1]
-    total = _x_moment_torch(polygon, count, torch.zeros_like(limit))
-    # beyond either end of a, the lower one mirrored to the upper
-    mirror = constant((-1.0, 1.0), polygon.device, polygon.dtype).view(2, 1, 1, 1)
-    both = torch.cat([polygon[None, ..., :1] * mirror, polygon[None, ..., 1:].expand(2, -1, -1, -1)], 3).flatten(0, 1)
-    limits = limit.repeat(2, 1)
-    beyond = _x_moment_torch(*_clip_torch(both, count.repeat(2, 1), 0, 1.0, -limits), limits).view(2, -1)
-    return (total + beyond[0] - beyond[1]).reshape(P, 6).sum(1)
+    """(P, 3), (P, 3), (P, 3, 3) float64 and the same of other boxes -> (P,) volumes; differentiable, without reading
+    back from a device. Where only boxes ``b`` need gradients, it takes half of the time."""
+    volume: torch.Tensor = _Intersection.apply(center_a, half_a, rot_a, center_b, half_b, rot_b)  # type: ignore[no-untyped-call]
+    return volume

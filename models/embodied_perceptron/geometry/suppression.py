@@ -10,7 +10,6 @@ possibly hundreds, by the IoU of their axis-aligned bounds (:class:`~embodied_pe
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,13 +17,14 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import (
     Bounds,
     box_rotations,
-    checked_frames,
+    checked_solids,
     flatten_boxes,
     iou_of_arrays,
     matrix_to_euler,
@@ -92,7 +92,6 @@ BETWEEN_IOU = 0.2  # objects that overlap too much for an object between them
 # objects of two maps of one place
 UNCHANGED_IOU = 0.25  # the same object under any name
 UNCHANGED_NAME_IOU = 0.1  # the same object under one name
-HELD_SHARE = 0.75  # share of bounds inside another: described as inside
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -109,8 +108,8 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     Returns:
         (K,) int64 indices of the kept boxes, best score first, on the device of ``boxes``.
     """
-    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
-    keep = overlap.greedy_nms(center, half, rot, label, iou_threshold)
+    order, solids, label = _by_score(boxes, scores, labels, iou_threshold)
+    keep, _ = overlap.greedy_nms(solids, label, iou_threshold, np.zeros(0), 0.0)
     return torch.from_numpy(order[keep]).to(boxes.device)
 
 
@@ -125,9 +124,8 @@ def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int)
         IoU with it is greater than ``iou_threshold``, itself included. On the device of ``boxes``.
     """
     labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-    order, center, half, rot, _ = _by_score(boxes, scores, labels, iou_threshold)
-    groups = overlap.greedy_groups(center, half, rot, iou_threshold, limit)
-    kept, pairs = groups
+    order, solids, _ = _by_score(boxes, scores, labels, iou_threshold)
+    kept, pairs = overlap.greedy_groups(solids, iou_threshold, limit)
     found = (order[kept], pairs[:, 0].copy(), order[pairs[:, 1]])
     first, second, third = (torch.from_numpy(rows).to(boxes.device) for rows in found)
     return first, second, third
@@ -151,9 +149,9 @@ def voted_nms(
     """
     if not 0.0 <= voting_iou <= 1.0:
         raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
-    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
+    order, solids, label = _by_score(boxes, scores, labels, iou_threshold)
     weight = scores.detach().to("cpu", torch.float64).numpy()[order]
-    kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
+    kept, sums = overlap.greedy_nms(solids, label, iou_threshold, weight, voting_iou)
     keep, sums = order[kept], sums[kept]
     result = boxes.detach().to("cpu", torch.float64).numpy()[keep]
     voted = sums[:, 0] > 0
@@ -164,8 +162,8 @@ def voted_nms(
 
 def _by_score(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
-) -> tuple[NDArray[np.int64], F64, F64, F64, NDArray[np.int64]]:
-    """Check the input; return the order of descending score, and sorted centres, half sizes, rotations, labels."""
+) -> tuple[NDArray[np.int64], F64, NDArray[np.int64]]:
+    """Check the input; return the order of descending score, and sorted solids and labels."""
     n = boxes.shape[0]
     if scores.shape != (n,) or labels.shape != (n,):
         raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -177,9 +175,8 @@ def _by_score(
     if (unknown := np.flatnonzero(np.isnan(score))).size:
         raise ValueError(f"scores[{unknown[0]}] is NaN")
     order: NDArray[np.int64] = np.argsort(-score, kind="stable")
-    center, half, rot = checked_frames(boxes, "boxes")
     label = labels.detach().to("cpu", torch.int64).numpy()
-    return order, center[order], half[order], rot[order], label[order]
+    return order, checked_solids(boxes, "boxes")[order], label[order]
 
 
 def footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
@@ -508,19 +505,7 @@ def _compared(
     return iou, share_known, share_found, ratio
 
 
-def _axis_names() -> NDArray[np.float64]:
-    """Return (24, 3, 3) the rotations that permute a box's axes."""
-    found = []
-    for order in itertools.permutations(range(3)):
-        for signs in itertools.product((1.0, -1.0), repeat=3):
-            P = np.zeros((3, 3))
-            P[list(order), range(3)] = signs
-            if np.linalg.det(P) > 0:
-                found.append(P)
-    return np.stack(found)
-
-
-_AXIS_NAMES = _axis_names()
+_AXIS_NAMES = Rotation.create_group("O").as_matrix().round()  # (24, 3, 3) rotations that permute a box's axes
 
 
 def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float = 0.5) -> NDArray[np.float64]:

@@ -36,6 +36,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -54,6 +55,7 @@ from embodied_perceptron.mapping.devices import first_line, forget_memory, is_de
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.mapping.voxels import HostCopy
 from embodied_perceptron.nn.grounding import DetectedObjects, GroundingOutput
 from embodied_perceptron.nn.input_features import (
     SITE_FEATURES,
@@ -394,6 +396,10 @@ class Predictor:
 
         Raises ``ValueError`` for a network without occupancy.
         """
+        return self._occupancy(scene, anchor_m)()
+
+    def _occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> Callable[[], SemanticVoxels]:
+        """:meth:`occupancy`, launched on a device; the returned function waits for the result."""
         config = self.network.config
         origin = occupancy_origin(config, anchor_m)
         assert config.occupancy is not None
@@ -403,22 +409,26 @@ class Predictor:
         if level.sites.compiled:
             filled, labels, confidence = decode_filled(logits[0])
             colors = self._colors(scene.sites, *where)[tuple(filled.unbind(1))]
+            read = partial(tuple, (filled, labels, confidence, colors))
         else:  # all cells, by one copy
             label, sure = decode_cells(logits[0])
-            every = torch.cat([label[..., None], sure[..., None], self._colors(scene.sites, *where)], -1).cpu()
-            filled = torch.from_numpy(np.argwhere(every[..., 0].numpy() > 0))
-            labels, confidence, *rgb = every[tuple(filled.unbind(1))].unbind(1)
-            colors = torch.stack(rgb, 1)
+            every = torch.cat([label[..., None], sure[..., None], self._colors(scene.sites, *where)], -1)
+            read = partial(_read_cells, HostCopy(every))
         size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
-        cells, rows = scene.manhattan.world_cells(filled.numpy() + first, size_m)
-        return SemanticVoxels(
-            cell_size_m=size_m,
-            centers_m=((cells + 0.5) * size_m).astype(np.float32),
-            color=colors.to(torch.uint8).numpy()[rows],
-            labels=(labels - 1).int().numpy()[rows],
-            confidence=confidence.float().numpy()[rows],
-            classes=self.occupancy_classes,
-        )
+
+        def named() -> SemanticVoxels:
+            filled, labels, confidence, colors = read()
+            cells, rows = scene.manhattan.world_cells(filled.numpy() + first, size_m)
+            return SemanticVoxels(
+                cell_size_m=size_m,
+                centers_m=((cells + 0.5) * size_m).astype(np.float32),
+                color=colors.to(torch.uint8).numpy()[rows],
+                labels=(labels - 1).int().numpy()[rows],
+                confidence=confidence.float().numpy()[rows],
+                classes=self.occupancy_classes,
+            )
+
+        return named
 
     def _colors(self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
         """(X, Y, Z, 3) mean colour of the input sites in each cell of the grid, whole numbers up to 255."""
@@ -719,7 +729,8 @@ class Predictor:
         cells: list[Callable[[], SemanticVoxels]] = []
 
         def fill(levels: SceneFeatures) -> None:
-            cells.append(parallel(lambda: self.occupancy(levels, anchor.tolist()), on_cpu))
+            at = anchor.tolist()  # a device is given this work now, and is read after the boxes
+            cells.append(parallel(lambda: self.occupancy(levels, at)) if on_cpu else self._occupancy(levels, at))
 
         kept = tolerance is not None and on_cpu
         try:
@@ -744,7 +755,11 @@ class Predictor:
             sites = rgb_grid(config, anchor.tolist())
         elif config.reads_map:
             sites = copy.as_sparse_tensor(
-                window.site_voxels, window=where, features=self.site_features, floor_z_m=float(anchor[2])
+                window.site_voxels,
+                window=where,
+                features=self.site_features,
+                floor_z_m=float(anchor[2]),
+                coarser=self.network.backbone.factors,
             )
         else:  # raw coordinates of points
             points = copy.snapshot().mean_point_m.astype(np.float64)
@@ -824,14 +839,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def parallel(function: Callable[[], ResultT], on_cpu: bool = True) -> Callable[[], ResultT]:
+def _read_cells(copy: HostCopy) -> tuple[Tensor, ...]:
+    """Indices of the filled cells, their labels, confidence and colours."""
+    cells = copy.read()
+    filled = torch.from_numpy(np.argwhere(cells[..., 0].numpy() > 0))
+    labels, confidence, *rgb = cells[tuple(filled.unbind(1))].unbind(1)
+    return filled, labels, confidence, torch.stack(rgb, 1)
+
+
+def parallel(function: Callable[[], ResultT]) -> Callable[[], ResultT]:
     """Start ``function`` in its own thread, with the caller's priority and context.
 
     The returned function must be called: it waits for the result and returns it, or raises what ``function`` raised.
-    It calls ``function`` itself where this process has one core, and for work on a device, where the caller orders the
-    launches. Each call starts a thread: a pool would not survive a fork of the process.
+    It calls ``function`` itself where this process has one core. Each call starts a thread: a pool would not survive a
+    fork of the process.
     """
-    if not on_cpu or cores() == 1:
+    if cores() == 1:
         return function
     results: list[ResultT] = []
     errors: list[BaseException] = []

@@ -70,7 +70,15 @@ from embodied_perceptron.language.relations import (
     front_sources,
     viewer_of,
 )
-from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
+from embodied_perceptron.language.scoring import (
+    MAY_BE_UNKNOWN,
+    UNDECIDED,
+    Evidence,
+    Scorer,
+    Trust,
+    first_of_each,
+    leftness,
+)
 from embodied_perceptron.nn.grounding import joined_objects
 from embodied_perceptron.results import (
     UNNAMED,
@@ -115,7 +123,8 @@ _ANY_OF = ("nearest-me", "farthest-me")
 _INDEFINITE = frozenset(("any", "anything", "anywhere", "some", "something", "somewhere", "whatever"))
 _RUNNER_UP = 0.1  # least probability of a further candidate of an answer, as a share of the best one's
 _RELATED = 0.5  # factor of the probability of an answer whose name or conditions fit badly
-_UNREAD, _MANY_UNREAD = 0.9, 4  # factor per word that was not understood, and most words that count
+_ALONE = 0.95  # share of an object that is asked for with others
+_MANY_UNREAD = 4  # most words in a reason that were not understood
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
 _LEAST_SUPPORT = 0.05  # score of the best candidate where there is none
 _PLAINLY_MEANT = 0.7  # support from which other readings are not considered
@@ -413,7 +422,7 @@ class _Answer:
             return GroundingStatus.FOUND, self._scored(listed, scores), self._reason(evidence, order[0])
         if equal.sum() > 1:
             tied = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
-            reason = f"{len(tied)} {_counted(target.noun)} fit equally well{self._unchecked(evidence)}"
+            reason = f"{len(tied)} {_counted(target.noun)} fit equally well{self._unchecked(evidence, order[0])}"
             reason += self._question_back(tied)
             return (
                 GroundingStatus.AMBIGUOUS,
@@ -442,16 +451,11 @@ class _Answer:
         fits = self.scorer.plausible(evidence)
         if not order:
             return order, share, fits
-        sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
-        if fits[order[0]] < _HARDLY:
+        sure = probability_right(self._traits(evidence, order)) * self._existence(order[0])
+        lacks = any(t.missing and not t.constraint.negated for t in evidence.terms)
+        if lacks or fits[order[0]] < _HARDLY or self.scorer.unknown(evidence)[order[0]]:
             sure *= _RELATED
-        return order, share * (sure * self._understood(evidence) / share[0]), fits
-
-    def _understood(self, evidence: Evidence) -> float:
-        """Factor of the probability for missing landmarks and words that were not understood."""
-        unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
-        missing = any(t.missing and not t.constraint.negated for t in evidence.terms)
-        return (_RELATED if missing else 1.0) * unread
+        return order, share * (sure / share[0]), fits
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep the closest matches of a NOT_FOUND; a question is answered by its count."""
@@ -521,18 +525,16 @@ class _Answer:
         very low scores."""
         return min(self.objects[i].score / _BELIEVED, 1.0) if i < self.confirmed else float(self.relative[i])
 
-    def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
+    def _traits(self, evidence: Evidence, order: list[int]) -> Traits:
         best = order[0]
         satisfied = [float(t.satisfied[best]) for t in evidence.terms if not t.missing]
-        fit = self._fit_share(evidence, order)
         return Traits(
-            share=float(probability[0]),
-            fit_share=float(1.0 / fit.sum()),
+            fit_share=float(1.0 / self._fit_share(evidence, order).sum()),
             weakest=min((s for s in satisfied if not np.isnan(s)), default=1.0),
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
-            missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
             reading=self.meaning.probability,
+            use=self.meaning.target is not None and is_use(self.meaning.target.noun),
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
@@ -584,8 +586,6 @@ class _Answer:
         stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
         for term in stated:
             likely = self.scorer.likely(term)
-            if term.constraint.relation == "state" and np.isnan(likely[members]).all() and meaning.kind != "object":
-                return f"whether the {noun} is {term.constraint.value} is not known"
             if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
                 return self._none_is(noun, _words(term.constraint))
         if len(members) and fits[members].max() < _HARDLY:
@@ -613,12 +613,21 @@ class _Answer:
         assert meaning.target is not None
         noun = meaning.target.noun
         best = float(evidence.category[order].max())
-        chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
+        unknown, more = self.scorer.unknown(evidence), ""
+        least = np.where(unknown, _FITS * UNDECIDED, _FITS)
+        fitting = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= least[i]]
+        chosen = [i for i in fitting if not unknown[i]]
         if best < _SAME_KIND and meaning.kind != "object" and is_known_noun(noun, self.labels):
             return GroundingStatus.NOT_FOUND, (), _no(noun)
         superlative = [
             c for c in meaning.constraints if c.is_superlative and c.weight >= 1.0 and c.relation not in _SHARED
         ]
+        if len(fitting) > len(chosen):
+            words = f"whether {{}} {' and '.join(self._may_be_unknown(evidence))} is not known"
+            more = f"; {words.format(f'{len(fitting) - len(chosen)} more are')}"
+            if not chosen:
+                self._note_nearest(fitting, fits[fitting], limit or DEFAULT_TOP_K)
+                return GroundingStatus.NOT_FOUND, (), words.format(f"the {noun} is")
         if not chosen:
             if meaning.kind == "object":
                 return None
@@ -629,15 +638,10 @@ class _Answer:
         if wanted is not None and len(chosen) < wanted:
             there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
             return GroundingStatus.NOT_FOUND, (), f"{wanted} {_counted(noun)} were asked for, but there {there}"
-        read = meaning.probability
-        traits = [
-            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
-            for i in chosen
-        ]
+        read, use = meaning.probability, is_use(noun)
+        traits = [Traits(_ALONE, float(fits[i]), False, float(evidence.category[i]), read, use) for i in chosen]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
-        scores = scores * self._understood(evidence)
-        if best < _SAME_THING:  # a bathtub where a shower is asked for
-            scores = _RELATED * scores
+        scores = scores * np.where(evidence.category[chosen] < _SAME_THING, _RELATED, 1.0)  # a mug for a wine glass
         scores = np.minimum.accumulate(scores)  # in the order of the ranking
         found = [replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
         self.meant = tuple(found)
@@ -646,7 +650,7 @@ class _Answer:
             return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
         states = [_words(c) for c in meaning.constraints if c.relation == "state"]
         names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
-        return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
+        return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}{more}"
 
     def attribute(self, decided: _Decided) -> _Decided:
         """The answer to a question about an attribute of the objects found, or why it is not known."""
@@ -761,17 +765,20 @@ class _Answer:
         text += (
             "; where it goes or lies is meant: what else is named is not on the map" if self.meaning.is_place else ""
         )
-        return text + self._unchecked(evidence)
+        return text + self._unchecked(evidence, best)
 
-    def _unchecked(self, evidence: Evidence) -> str:
-        """Parts of the sentence that were not checked: "; no bathtub found; colours are not known"."""
+    def _may_be_unknown(self, evidence: Evidence, i: int | None = None) -> list[str]:
+        """Attributes that the sentence states and the map may lack, in words; those that it lacks of object ``i``."""
+        stated = [t for t in evidence.terms if t.constraint.relation in MAY_BE_UNKNOWN]
+        words = [_words(t.constraint) for t in stated if i is None or np.isnan(t.holds[i])]
+        return words or [_description(e) for e in self.meaning.excluded if i is None or evidence.may_be_excluded[i]]
+
+    def _unchecked(self, evidence: Evidence, best: int) -> str:
+        """Parts of the sentence that were not checked: "; no bathtub found; whether it is red is not known"."""
         missing = [noun for t in evidence.terms for noun in t.missing]
         known = {noun: is_known_noun(noun.removeprefix("other "), self.labels) for noun in missing}
         stated = [f"no {noun} found" if is_known else f"not known: {noun}" for noun, is_known in known.items()]
-        if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
-            stated.append("colours are not known")
-        states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
-        stated += [f"whether it is {t.constraint.value} is not known" for t in states]
+        stated += [f"whether it is {words} is not known" for words in self._may_be_unknown(evidence, best)]
         if self.meaning.unmatched:
             stated.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
         return "".join(f"; {words}" for words in dict.fromkeys(stated))
@@ -804,7 +811,7 @@ _SAID = {
     "larger": "larger than", "smaller": "smaller than", "same-colour": "of the colour of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from",
-    "pointed-at": "in the direction of", "nearer": "nearer to", "farther": "farther from",
+    "nearer": "nearer to", "farther": "farther from",
     "end": "at the end of",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
@@ -838,7 +845,7 @@ def _words(c: Constraint) -> str:
 # ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
+FEATURES = ("one", "fit_share", "weakest", "unsure_view", "kind", "reading", "use")
 _LEAST_READING = 1e-4  # lower probabilities of a reading count as this
 
 
@@ -847,34 +854,31 @@ class Traits:
     """Inputs of the calibration.
 
     Attributes:
-        share: posterior of the best candidate, (0, 1].
-        fit_share: the same without detection confidences.
+        fit_share: posterior of the best candidate without detection confidences, (0, 1].
         weakest: score of the least satisfied constraint, [0, 1].
         unsure_view: the sentence depends on the viewpoint, which is unknown.
-        missing: an anchor is not in the scene.
         kind: similarity of label and noun.
         reading: probability that the sentence is read correctly, (0, 1].
+        use: the sentence states a use or a need instead of a noun.
     """
 
-    share: float
     fit_share: float
     weakest: float
     unsure_view: bool
-    missing: bool
     kind: float
     reading: float = 1.0
+    use: bool = False
 
     def features(self) -> tuple[float, ...]:
         """Values in the order of :data:`FEATURES`."""
         return (
             1.0,
-            _logit(self.share),
             _logit(self.fit_share),
             math.log(self.weakest + 0.05),
             float(self.unsure_view),
-            float(self.missing),
             math.log(self.kind + 0.05),
             math.log10(max(self.reading, _LEAST_READING)),
+            float(self.use),
         )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from embodied_perceptron.language.lexicon import (
-    UNITS,
     Mention,
     Word,
     cardinal,
+    is_implement,
     is_known_noun,
     is_served,
     lexicon,
@@ -117,7 +117,7 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
-        self.graph = _about_target(_moved(graph, words, self.labels), words)
+        self.graph = _about_target(graph, words)
         kept = (t for t in self.graph.predicates if not (t.name.startswith("own-") and self._is_part(t.last)))
         self.graph = replace(self.graph, predicates=tuple(kept))  # "the table's left leg" is no side of the table
         self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
@@ -129,7 +129,7 @@ class Decoder:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph, text = self.graph, self.text
         if graph.intent == "none":
-            return Meaning(text, self._only_named() or self._needed(), probability=graph.probability)
+            return Meaning(text, self._needed(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.entities}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
         phrase = self._target(target)
@@ -143,15 +143,14 @@ class Decoder:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
-        if phrase.noun == ANYTHING and not self._says_which(target, constraints):
-            return Meaning(text, self._needed())
+        says_which = target == NO_ENTITY or any(c.anchors or c.is_superlative for c in constraints)
+        if phrase.noun == ANYTHING and not says_which and _WHATEVER.isdisjoint(self._words_of(target)):
+            return Meaning(text, self._needed())  # "give it to me"
         names = {t.name for t in own if not t.denied}
         stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
-        number = self._count_before(target) if stated_number is None else cardinal(self._tokens(stated_number))
+        number = None if stated_number is None else cardinal(self._tokens(stated_number))
         every = bool(names & {"every", EVERY_NUMBER}) or phrase.plural or graph.intent != "find"
         speaker = self._speaker()
-        if speaker is not None and speaker.kind == "before":
-            constraints = [_seen_from(c, speaker) for c in constraints]
         others = [n for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]]
         return Meaning(
             text, phrase, tuple(constraints), speaker, tuple(self._phrase(n, 0) for n in others),
@@ -219,14 +218,6 @@ class Decoder:
         one = singular(tokens[-1])
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
 
-    def _only_named(self) -> ObjectPhrase | None:
-        """The noun of a sentence that has no other words: "the chair the chair"; None for other sentences."""
-        named = self._mentions()
-        count = sum(m.last - m.first for m in named) + sum(text in _ARTICLES for text in self.texts)
-        if len({m.noun for m in named}) != 1 or count < len(self.words):
-            return None
-        return ObjectPhrase(named[0].noun, self._span(named[0]), named[0].plural)
-
     def _needed(self) -> ObjectPhrase | None:
         """What serves the need that a sentence without an object states, where the scene has it: "I am so thirsty"."""
         serves = "" if _ROOMS & set(self.texts) else serving(self.texts, self.labels)
@@ -264,16 +255,14 @@ class Decoder:
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.entities if t.kind == EXCLUDED]
-            if tokens & _ONES:  # "facing the sinks, the left one": an earlier noun, or an unrelated landmark
-                related = {o for t in self.graph.predicates for o in t.others}
+            if tokens & _ONES:  # "there are two lamps. The red one": an earlier noun
                 others += [t for t in reversed(self.graph.entities) if t.last <= first and t.kind != HELD]
-                others += [t for t in self.graph.entities if t.number not in related and t.kind == LANDMARK]
             named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
             if named is not None:
                 return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
         plural = phrase.plural and not lexicon().always_plural(phrase.noun)
-        single = plural and "one" in tokens  # "of the two lamps the red one"
-        return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
+        single = "one" in tokens or self._one_of_them(number)  # "of the two lamps the red one"
+        return replace(phrase, plural=bool(plural and not single))
 
     def _serving(self, places: Sequence[Entity], phrase: ObjectPhrase) -> str:
         """The noun for a use ("something that I can sit on", "to wash my hands"); empty where none is stated.
@@ -281,7 +270,7 @@ class Decoder:
         Words that end in a noun are a use only where they begin like one.
         """
         is_noun = phrase.noun != ANYTHING
-        known = is_noun and (phrase.known or self._is_there(phrase.noun))
+        known = is_noun and (phrase.known or is_implement(phrase.noun) or self._is_there(phrase.noun))
         for place in places:
             tokens = self._tokens(place)
             if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):
@@ -300,30 +289,14 @@ class Decoder:
         stated = needs[0] or (needs[1] if clause else "")  # "it is raining. What should I take?"
         return next((need for need in needs if is_served(need, self.labels)), stated if alone or clause else "")
 
-    def _beside_noun(self, number: int) -> list[str]:
-        """Words that the reader counts to the name of an entity but that are not its noun: "open" of "open door"."""
-        named = self._nouns.get(number)
-        own = {form for word in ("" if named is None else named[0]).split() for form in (word, pluralize(word))}
-        return [word for word in self._words_of(number) if own and word not in own | _PRONOUNS]
-
     def _unread(self, number: int, own: Sequence[Predicate]) -> tuple[str, ...]:
         """Words about the target that the map cannot check: "the velvet chair"."""
         attributes = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
-        words = [word for t in attributes for word in self._tokens(t)] + self._beside_noun(number)
+        words = [word for t in attributes for word in self._tokens(t)]
+        named = self._nouns.get(number)
+        own_words = {form for word in ("" if named is None else named[0]).split() for form in (word, pluralize(word))}
+        words += [word for word in self._words_of(number) if own_words and word not in own_words | _PRONOUNS]
         return tuple(word for word in words if word not in word_set("adjectives") and word not in _STATES)
-
-    def _count_before(self, number: int) -> float | None:
-        """The number right before a noun: "the five chairs", but not "one of the five chairs"."""
-        first = next((t.first for t in self._of(number)), 0)
-        before = self.texts[max(0, first - 2) : first]
-        return cardinal(before[-1:]) if before[:1] != ["of"] and before[-1:] not in (["a"], ["an"]) else None
-
-    def _says_which(self, number: int, constraints: Sequence[Constraint]) -> bool:
-        """Whether a target without a noun is described: "anything red", "the one by the door"; not "it is red"."""
-        if number == NO_ENTITY or any(c.anchors for c in constraints):
-            return True
-        said = {*self._words_of(number), *(self.texts if any(c.amount_m for c in constraints) else ())}
-        return not said.isdisjoint(_WHATEVER)
 
     def _is_part(self, position: int) -> bool:
         """Whether a part of an object is named at a position."""
@@ -403,7 +376,7 @@ class Decoder:
 
     def _constraints(self, number: int, predicates: Sequence[Predicate], depth: int) -> list[Constraint]:
         """Constraints from the predicates of one entity."""
-        amounts = self._amounts(predicates)
+        amounts = [t for t in predicates if t.name == "amount"]
         found = [state for place in self._of(number) for state in self._state(number, place)]
         for t in predicates:
             if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
@@ -426,7 +399,7 @@ class Decoder:
                 found = _ranked(found, rank, self._span(t))
                 break
         unique: dict[tuple[str, tuple[ObjectPhrase, ...], str], Constraint] = {}
-        for c in _without(found):
+        for c in found:
             unique.setdefault((c.relation, c.anchors, c.value), c)
         return list(unique.values())
 
@@ -461,25 +434,6 @@ class Decoder:
         read = {i for t in pieces for i in range(t.first, t.last)}
         return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
 
-    def _amounts(self, predicates: Sequence[Predicate]) -> list[Predicate]:
-        """Lengths extended to all of their words: "one [and a half metres]"."""
-        found: list[Predicate] = []
-        for t in (t for t in predicates if t.name == "amount"):
-            first, last = t.first, t.last
-            while first and self.texts[first] in ("a", "and", "half") and self._is_of_length(first - 1):
-                first -= 1
-            while last < len(self.words) and self._is_of_length(last):
-                last += 1
-            if not found or first >= found[-1].last:
-                found.append(replace(t, first=first, last=last))
-        return found
-
-    def _is_of_length(self, i: int) -> bool:
-        word = self.texts[i]
-        if i and any(word.startswith(unit) for unit, _ in UNITS) and cardinal([self.texts[i - 1]]) is not None:
-            return True  # "30" without its "centimetres"
-        return word in ("and", "half") or (word not in ("a", "an") and cardinal([word]) is not None)
-
     def _measured(self, amounts: Sequence[Predicate]) -> list[Constraint]:
         """Sizes without "more" or "less": "ninety centimetres high", "its height is two metres"."""
         found = []
@@ -497,7 +451,9 @@ class Decoder:
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         if amount is not None and t.name in _COMPARED:
             return [replace(self._compared(t, amounts, anchors), negated=t.denied, span=span, amount_m=amount)]
-        name = self._relation_name(number, t)
+        name = {"within": "near", "beyond": "farthest"}.get(t.name, t.name)
+        if name == "across" and not _FACING.isdisjoint(tokens):
+            name = "facing"
         if name == "with":  # parts have no boxes
             anchors = tuple(a for a in anchors if a.noun not in _PARTS or a.noun in self.labels)
         if not anchors:
@@ -528,21 +484,6 @@ class Decoder:
             return Constraint("distance", anchors)  # "two metres from the door"
         return Constraint("beyond" if more else "within", anchors)
 
-    def _relation_name(self, number: int, t: Predicate) -> str:
-        """Name of the relation, or "near" for weaker words: "close to" is not closest, "from the bench" not on it."""
-        tokens, plain = self._tokens(t), {"within": "near", "beyond": "farthest"}
-        ranked = any(r.name == "rank" and r.owner == number for r in self.graph.predicates)
-        if t.others and ranked and word_set("counting").issuperset(tokens):
-            return "closest"  # "the second one, counting from the door"
-        if t.name in ("front", "across") and t.others and not _FACING.isdisjoint(tokens):
-            behind = any(e.number == t.others[0] and e.first >= t.last for e in self.graph.entities)
-            return "facing" if behind else "pointed-at"  # "that faces the sink", "that the sink faces"
-        from_it = self.texts[t.last : t.last + 1] == ["it"]  # refers to the entity just described
-        less = (t.name == "closest" and word_set("close").issuperset(tokens)) or (
-            t.name in ("on", "in") and tokens == ["from"] and not from_it
-        )
-        return "near" if less else plain.get(t.name, t.name)
-
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
 
@@ -556,28 +497,6 @@ def _axis(words: Sequence[str]) -> str:
     """The dimension that words name; empty for none."""
     text = " ".join(words)
     return next((axis for axis, names in _AXES if any(n in text for n in names)), "")
-
-
-def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
-    """ "Facing the couch, the lamp on the left": left of the couch, seen by a viewer who faces it."""
-    if c.relation not in ("left-of-all", "right-of-all"):
-        return c
-    return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
-
-
-def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:
-    """Make the object that an order moves the target, where the scene has one: "wheel the stool to the desk"."""
-    held = [t for t in graph.entities if t.kind == HELD]
-    place = [t for t in graph.entities if t.kind == TARGET]
-    if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
-        return graph
-    if [w.text for w in words[: held[0].first]][-1:] != ["the"]:
-        return graph
-    texts = lexicon().mentions(words[held[0].first : held[0].last], labels)
-    if labels and not any(lexicon().similarity(m.noun, label) >= _SAME for m in texts for label in labels):
-        return graph
-    predicates = tuple(t for t in graph.predicates if t.owner == held[0].number)
-    return replace(graph, entities=(replace(held[0], kind=TARGET),), predicates=predicates)
 
 
 def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
@@ -600,14 +519,6 @@ def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
         return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
 
     return replace(graph, predicates=tuple(turned(t) for t in graph.predicates))
-
-
-def _without(found: list[Constraint]) -> list[Constraint]:
-    """ "Without a lamp on it": negate the more specific relation to the same landmark, and drop "with"."""
-    gone = {a.span: c for c in found if c.negated and c.relation == "with" for a in c.anchors}
-    beside = {a.span for c in found if c.relation != "with" for a in c.anchors if a.span in gone}
-    kept = [c for c in found if not (c.relation == "with" and any(a.span in beside for a in c.anchors))]
-    return [replace(c, negated=True) if any(a.span in beside for a in c.anchors) else c for c in kept]
 
 
 def _ranked(found: list[Constraint], rank: int, span: tuple[int, int]) -> list[Constraint]:

@@ -416,7 +416,8 @@ def meant_by(token: str) -> str:
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for form in _deletions(token, most) for word in _index().get(form, ())}
-    ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
+    # a letter left out is the likeliest slip
+    ranked = sorted((edits(token, word), word[0] != token[0], len(word) <= len(token), word) for word in near)
     verb = token.endswith(("ing", "ed"))  # "beeping" is not "bedding"
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and (r[1] or verb))]
     if not ranked:
@@ -425,47 +426,19 @@ def meant_by(token: str) -> str:
     return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
 
 
-def _left_out(token: str, word: str) -> bool:
-    """Whether ``token`` is ``word`` with letters left out: the most likely misspelling."""
-    letters = iter(word)
-    return len(token) < len(word) and all(letter in letters for letter in token)
-
-
-_BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("determiners")
-
-
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """Correct misspelled words and strip possessives ("couch's" -> "couch"); spans stay those of the sentence.
 
-    Words of ``labels`` are correct, and preferred as corrections. Verbs that the lexicon does not know stay: "the sink
-    huddles by the blanket" has no handles."""
+    Words of ``labels`` are correct.
+    """
     own = {part for label in labels for part in label.lower().split()}
     result: list[Word] = []
-    for i, original in enumerate(words):
-        word = _bare(original, own)
-        meant = "" if word.text in own else _label_meant(word.text, own) or meant_by(word.text)
-        if meant and word.text.endswith("s") and 0 < i < len(words) - 1:
-            subject, follows = result[-1].text, words[i + 1].text
-            if (subject in own or subject in _vocabulary()[0]) and follows in _BEHIND_VERBS:
-                meant = ""
-        result.append(replace(word, text=meant) if meant else word)
+    for word in words:
+        bare = word.text.removesuffix("'s")  # also of "whatever's"
+        is_known = bare in own or (bare,) in lexicon().surfaces or bare in word_set("pronouns")
+        text = bare if is_known else word.text
+        result.append(replace(word, text=text if text in own else meant_by(text) or text))
     return result
-
-
-def _bare(word: Word, own: set[str]) -> Word:
-    """A known noun without its possessive ending."""
-    bare = word.text.removesuffix("'s")
-    known = bare != word.text and (bare in own or (bare,) in lexicon().surfaces)
-    return replace(word, text=bare) if known else word
-
-
-def _label_meant(token: str, own: set[str]) -> str:
-    """The one word of the scene's labels that is one edit from ``token``; empty without exactly one."""
-    if len(token) < _ONE_SLIP or not token.isalpha() or token in _vocabulary()[1] or token in english_words():
-        return ""
-    forms = (token, token.removesuffix("s"))
-    near = {word for word in own if len(word) >= _ONE_SLIP and any(edits(form, word, 1) == 1 for form in forms)}
-    return near.pop() if len(near) == 1 else ""
 
 
 # ----------------------------------------------------------------------------------------------------------------------

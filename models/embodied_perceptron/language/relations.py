@@ -266,15 +266,6 @@ class Pairs:
             np.maximum.at(best, self.target, values)
         return best
 
-    def mean_of_best(self, values: F64, count: int) -> F64:
-        """(N,) mean of the ``count`` largest of the S values of each target; missing pairs count 0."""
-        target = np.broadcast_to(self.target, values.shape).ravel()
-        order = np.lexsort((-values.ravel(), target))
-        sorted_target = target[order]
-        rank = np.arange(len(order)) - np.searchsorted(sorted_target, sorted_target)
-        chosen = order[rank < count]
-        return np.bincount(target[chosen], values.ravel()[chosen], self.g.n) / count
-
     # ------------------------------------------------------------------------------------------------------ distances
 
     @cached_property
@@ -465,41 +456,6 @@ def near_beyond(gap_m: float) -> float:
     return float(0.8 * np.exp(-gap_m / 0.5) + 0.2 * np.exp(-gap_m / 1.0))
 
 
-def _higher(p: Pairs, slack_m: float, soft_m: float) -> F64:
-    z = p.g.center[:, 2]
-    return sigmoid((z[p.target] - z[p.anchor] - slack_m) / soft_m)
-
-
-def _on(p: Pairs) -> F64:
-    """Supported: footprints overlap, and the bottom is at the anchor's top or within it (a seat with a back)."""
-    bottom = p.g.low[:, 2][p.target]
-    top, foot = p.g.high[:, 2][p.anchor], p.g.low[:, 2][p.anchor]
-    share = np.maximum(p.footprint_share, 0.3 * np.exp(-p.gap_xy / 0.3))
-    touching = np.exp(-np.abs(bottom - top) / 0.12)
-    within = 0.6 * sigmoid((bottom - foot - 0.1) / 0.05) * sigmoid((top + 0.05 - bottom) / 0.05)
-    higher = _higher(p, 0.0, 0.1)
-    return np.asarray(share * (0.75 * np.maximum(touching, within) + 0.25 * higher) * higher)
-
-
-def _in(p: Pairs) -> F64:
-    """Share of the target within the anchor."""
-    volume = np.log(p.g.volume)
-    return np.asarray(p.share_within * sigmoid((volume[p.anchor] - volume[p.target]) / 0.3))
-
-
-def _above(p: Pairs) -> F64:
-    rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
-    clear = 0.5 + 0.5 * sigmoid((rise + 0.02) / 0.04)
-    over = np.maximum(sigmoid((p.footprint_share - 0.4) / 0.08), 0.55 * np.exp(-p.gap_xy / 0.3))
-    return np.asarray(_higher(p, 0.15, 0.12) * clear * over * np.exp(-np.maximum(rise, 0.0) / 1.5))
-
-
-def _below(p: Pairs) -> F64:
-    lower = sigmoid((p.g.high[:, 2][p.anchor] - 0.1 - p.g.low[:, 2][p.target]) / 0.05)
-    tucked = 0.6 * p.footprint_share * (p.g.volume[p.target] < p.g.volume[p.anchor]) * lower
-    return np.asarray(np.maximum(_above(p.swapped), tucked))
-
-
 def _side(own: str, quarter_turns: int) -> Relation:
     """A side of the anchor: "own-left" is its own side, "left" the viewer's where the viewpoint is known."""
 
@@ -545,46 +501,6 @@ def _facing(p: Pairs) -> F64:
     """The target's front points at the anchor; opposite sides of the room for a target without front."""
     oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
     return np.asarray(p.swapped.aimed * np.exp(-p.gap / 4.0) + (1.0 - oriented) * _across(p))
-
-
-def _pointed_at(p: Pairs) -> F64:
-    """The anchor's front points at the target, and the nearer the better; before an anchor without front."""
-    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
-    return np.asarray((p.aimed + (1.0 - oriented) * p.seen[1]) * np.exp(-p.gap_xy / 1.5))
-
-
-PAIR_RELATIONS: dict[str, Relation] = {
-    "near": _near,
-    "on": _on,
-    "supporting": lambda p: _on(p.swapped),
-    "with": lambda p: np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))),
-    "in": lambda p: np.maximum(_in(p), 0.8 * _on(p)),
-    "above": lambda p: np.maximum(_above(p), 0.25 * _on(p)),
-    "below": _below,
-    "front": _side("front", 0),
-    "left": _side("left", 1),
-    "behind": _side("behind", 2),
-    "right": _side("right", 3),
-    "own-left": _side("own-left", 1),
-    "own-right": _side("own-right", 3),
-    "across": _across,
-    "facing": _facing,
-    "pointed-at": _pointed_at,
-    "end": _end,
-    "viewer-left": lambda p: p.viewer_side(1.0),
-    "viewer-right": lambda p: p.viewer_side(-1.0),
-}
-
-# reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
-_ENDS = 14.0
-REACH_M = {
-    "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
-    "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
-    "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
-    "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
-    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
-    "across": np.inf, "facing": np.inf, "pointed-at": np.inf,
-}  # fmt: skip
 
 
 def between(first: Pairs, second: Pairs) -> F64:
@@ -646,7 +562,7 @@ def is_on(p: Pairs) -> F64:
 
 def is_inside(p: Pairs) -> F64:
     """A large part of the target within the anchor, or on it as in a bowl."""
-    smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
+    smaller = (p.g.volume[p.target] < p.g.volume[p.anchor]) & (p.share_within > 0)
     return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * is_on(p)))
 
 
@@ -696,14 +612,6 @@ def is_beside(name: str) -> Relation:
     return holds
 
 
-def is_pointed_at(p: Pairs) -> F64:
-    """About as near, in the direction in which the anchor points, as the nearest object there."""
-    score = p.scores("pointed-at") * p.different
-    best = np.zeros(p.g.n)
-    np.maximum.at(best, np.broadcast_to(p.anchor, p.shape), score)
-    return np.asarray(sigmoid((score / np.maximum(best, 1e-3)[p.anchor] - 0.6) / 0.08))
-
-
 def is_facing(p: Pairs) -> F64:
     """The target's front points at the anchor; undecided without a front."""
     oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
@@ -714,17 +622,19 @@ def _is_in_reach(p: Pairs) -> F64:
     return sigmoid((3.5 - p.gap) / 0.3)
 
 
-LIKELIHOODS: dict[str, Relation] = {
-    "near": is_near,
-    "end": is_near,
-    "facing": is_facing,
-    "pointed-at": is_pointed_at,
+_HELD: dict[str, Relation] = {
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
     "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
     "in": is_inside,
     "above": lambda p: np.maximum(is_above(p), 0.5 * is_on(p)),
     "below": is_below,
+}
+LIKELIHOODS: dict[str, Relation] = {
+    **_HELD,
+    "near": is_near,
+    "end": is_near,
+    "facing": is_facing,
     "front": is_beside("front"),
     "behind": is_beside("behind"),
     "left": is_beside("left"),
@@ -734,9 +644,36 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
-    "facing": np.inf, "pointed-at": np.inf,
+    "facing": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
+}  # fmt: skip
+# scores that rank objects
+PAIR_RELATIONS: dict[str, Relation] = {
+    **_HELD,
+    "near": _near,
+    "front": _side("front", 0),
+    "left": _side("left", 1),
+    "behind": _side("behind", 2),
+    "right": _side("right", 3),
+    "own-left": _side("own-left", 1),
+    "own-right": _side("own-right", 3),
+    "across": _across,
+    "facing": _facing,
+    "end": _end,
+    "viewer-left": lambda p: p.viewer_side(1.0),
+    "viewer-right": lambda p: p.viewer_side(-1.0),
+}
+
+# reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
+_ENDS = 14.0
+REACH_M = {
+    "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
+    "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
+    "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
+    "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
+    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
+    "across": np.inf, "facing": np.inf,
 }  # fmt: skip
 
 

@@ -41,24 +41,28 @@ F64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 _EPS = 0.05
-_OTHER_NAME = 0.75  # upper limit of similarity where another label equals the noun
-_PAIRS_OF_ANCHORS = 60  # most pairs for "between"; of more, only pairs near the target
+_NAMED = 0.95  # least similarity of a label that is a name for the noun
+# upper limits of similarity where another label is such a name: labels that contain the noun, and all others
+_KIND, _OTHER = 0.75, 0.65
 _BETWEEN_REACH_M = 6.0
 _CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
 _LIKELY = 0.3  # weight of a likely anchor
 _ANCHOR_THERE = 0.2  # below this weight an anchor is missing
 _HARDLY = 0.15  # likelihood below which a description of an anchor does not hold
-_MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # may have several anchors
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _TWO_SIDED = frozenset(("between", "nearer", "farther"))
 _MEASURES = frozenset(("within", "beyond", "distance", "nearer", "farther", "larger", "smaller", "measured"))
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
-_BESIDE = frozenset(("front", "behind", "left", "right", "pointed-at"))
+_BESIDE = frozenset(("front", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
 _CLOSER_M = 0.05  # difference of distances that counts
 _SIZE_APART = 0.05  # difference of log sizes of equally large objects
 _SEEN_SO = 0.95  # probability of an observed state
+MAY_BE_UNKNOWN = frozenset(("colour", "material", "state", "same-colour"))  # attributes that the map may lack
+UNDECIDED = (
+    0.3  # likelihood of a condition that is neither true nor false: below any that holds, above any that does not
+)
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
@@ -66,7 +70,7 @@ WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
-    "across": 0.4, "facing": 0.6, "pointed-at": 1.0, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
+    "across": 0.4, "facing": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
     "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
@@ -112,6 +116,7 @@ class Evidence:
         fit: (N,) the same without detection confidences.
         terms: per constraint.
         not_excluded: (N,) probability that the object is not excluded by the sentence.
+        may_be_excluded: (N,) bool: whether the object is excluded depends on an attribute that the map lacks.
     """
 
     category: F64
@@ -119,6 +124,7 @@ class Evidence:
     fit: F64
     terms: list[ConstraintScore]
     not_excluded: F64
+    may_be_excluded: NDArray[np.bool_]
 
 
 class Trust(NamedTuple):
@@ -200,8 +206,12 @@ class Scorer:
             return self._anything()
         if noun not in self._similar:
             table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
-            if noun in table:  # with an exact match, other labels fit less
-                table = {label: w if label == noun else min(w, _OTHER_NAME) for label, w in table.items()}
+            named = {noun} if noun in table else {label for label, w in table.items() if w >= _NAMED}
+            if named:  # with such an object, others fit less: a "guitar amplifier" for "guitar"
+                table = {
+                    label: w if label in named else min(w, _KIND if lexicon().is_kind(label, noun) else _OTHER)
+                    for label, w in table.items()
+                }
             self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
         return self._similar[noun]
 
@@ -225,15 +235,16 @@ class Scorer:
         plain = [c for c in constraints if not c.is_superlative]
         superlative = [c for c in constraints if c.is_superlative]
         terms: list[ConstraintScore] = []
-        holds_not = np.ones(self.g.n)
+        holds_not, may_be = np.ones(self.g.n), np.zeros(self.g.n, bool)
         for constraint in plain:
             result = self._score(constraint)
             terms.append(result)
             log_score = log_score + self._log(result)
         for other in self.meaning.excluded:
-            left = 1.0 - self._is_meant(other)
-            log_score = log_score + w["excluded"] * np.log(_EPS + left)
-            holds_not = holds_not * left
+            meant, unknown = self._is_meant(other)
+            log_score = log_score + w["excluded"] * np.log(_EPS + 1.0 - meant)
+            holds_not = holds_not * (1.0 - meant)
+            may_be |= unknown
         log_score = log_score + w["context"] * self._context()
         if self.extra is not None:
             log_score = log_score + w["candidates"] * np.log(self.extra + _EPS)
@@ -246,13 +257,13 @@ class Scorer:
                 terms.append(
                     ConstraintScore(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing)
                 )
-        return Evidence(self.category, log_score + confidence, log_score, terms, holds_not)
+        return Evidence(self.category, log_score + confidence, log_score, terms, holds_not, may_be)
 
-    def _is_meant(self, other: Meaning) -> F64:
-        """(N,) probability that each object is meant by ``other``."""
+    def _is_meant(self, other: Meaning) -> tuple[F64, NDArray[np.bool_]]:
+        """(N,) probability that each object is meant by ``other``, and whether an unknown attribute decides it."""
         assert other.target is not None
         if not other.constraints and other.target.noun == self.noun:
-            return np.zeros(self.g.n)
+            return np.zeros(self.g.n), np.zeros(self.g.n, bool)
         scorer = Scorer(other, self.g, self.labels, self.scores, self.colors, trust=self.trust)
         evidence = scorer.evidence()
         kind = evidence.category
@@ -260,17 +271,25 @@ class Scorer:
         if any(c.is_superlative for c in other.constraints) and len(meant):
             best = evidence.log_score[meant > 0.2].max(initial=-np.inf)
             meant = meant * (evidence.log_score >= best - 0.05)
-        return np.asarray(meant)
+        return np.asarray(meant), scorer.unknown(evidence) & (meant > 0)
 
     # ---------------------------------------------------------------------------- whether a condition holds at all
 
     def plausible(self, evidence: Evidence) -> F64:
-        """(N,) product of the likelihoods of all conditions; 1 for undecided ones."""
+        """(N,) product of the likelihoods of all conditions; 1 for undecided ones, less for unknown attributes."""
         total = evidence.not_excluded.copy()
         for term in evidence.terms:
             meant = min(term.constraint.weight, 1.0)
             total = total * (1.0 - meant + meant * np.nan_to_num(self.likely(term), nan=1.0))
-        return np.asarray(total)
+        return np.asarray(np.where(self.unknown(evidence), UNDECIDED * total, total))
+
+    def unknown(self, evidence: Evidence) -> NDArray[np.bool_]:
+        """(N,) bool: the map lacks an attribute of the object that the sentence states, as a colour."""
+        lacks: NDArray[np.bool_] = evidence.may_be_excluded.copy()
+        for term in evidence.terms:
+            if term.constraint.relation in MAY_BE_UNKNOWN and not term.missing:
+                lacks |= np.isnan(self.likely(term))
+        return lacks
 
     def likely(self, term: ConstraintScore) -> F64:
         """(N,) likelihood of one condition in [0, 1]; NaN for undecided ones and superlatives."""
@@ -324,27 +343,23 @@ class Scorer:
         return holds
 
     def _in_sight(self, c: Constraint) -> Constraint:
-        """Replace viewer relations that need an unknown front: leftmost as seen from there."""
+        """Replace sides of an unknown viewer: on the left of all."""
         if c.relation in ("left-of-me", "right-of-me") and self.g.viewer is None:
             return replace(c, relation=c.relation.removesuffix("-of-me") + "-of-all")
-        if c.relation not in ("viewer-left", "viewer-right"):
-            return c
-        weight = self.anchor_weights(c.anchors[0])
-        if weight.max(initial=0.0) < _ANCHOR_THERE or self.g.fronts[int(weight.argmax())].sum() > 0.5:
-            return c
-        return replace(c, relation=c.relation.removeprefix("viewer-") + "-of-all", anchors=())
+        return c
 
     def _log(self, term: ConstraintScore) -> F64:
         """Log score of a constraint relative to the best candidate: an unsatisfied constraint counts little."""
         c, holds = term.constraint, term.holds
         if term.missing or np.isnan(holds).all():
             return np.zeros(self.g.n)
-        known = np.where(np.isnan(holds), 0.5, holds)
+        known = np.nan_to_num(holds)
         many = any(a.plural for a in c.anchors)
         best = max(float(known[self.candidates].max(initial=0.0)), 0.05 if many else 0.15)
         scaled = np.clip(known / best, 0.0, 1.0)
         if c.negated:
             scaled = 1.0 - scaled
+        scaled = np.where(np.isnan(holds), UNDECIDED, scaled)
         return np.asarray(WEIGHTS[c.relation] * c.weight * np.log(_EPS + scaled))
 
     # ---------------------------------------------------------------------------------------------------- constraints
@@ -390,12 +405,7 @@ class Scorer:
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
         if pairs.different.size and not pairs.different.any():  # "the desk on the desk" with only one desk
             return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
-        quality = fits * pairs.different * weight[pairs.anchor]
-        holds = pairs.best(quality)
-        if c.relation in _MANY and any(a.plural for a in c.anchors):
-            several = self._one_each(weight > 0)
-            if int(several.sum()) >= 3:
-                holds = pairs.mean_of_best(quality * several[pairs.anchor], 3)
+        holds = pairs.best(fits * pairs.different * weight[pairs.anchor])
         if self.noun == ANYTHING and c.relation in _BESIDE:  # the table before the couch, not the books on it
             carried, on = self.g.related("on", self.rows, self.rows)
             there: F64 = np.sqrt(holds)[carried.anchor] * (on > 0.5)
@@ -450,7 +460,7 @@ class Scorer:
             apart = size[:, None] - size[chosen][None]
             alike = sigmoid((apart if c.relation == "larger" else -apart) / _SIZE_APART)
         total = share.sum(axis=1)
-        return np.asarray(np.where(total > 0, (share * alike).sum(axis=1) / np.maximum(total, 1e-9), np.nan))
+        return np.asarray(np.where(total > 0, (share * alike).sum(axis=1) / np.maximum(total, 1e-9), 0.0))
 
     def _related(self, c: Constraint, rows: Index, columns: Index) -> tuple[Pairs, F64]:
         """Pairs within reach of a constraint's relation, and their scores."""
@@ -467,19 +477,12 @@ class Scorer:
         g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
         both = [np.flatnonzero(w > max(0.3, 0.5 * float(w.max(initial=0.0)))) for w in (first, second)]
-        anchors = g.block(both[0], both[1])
-        several = (anchors.target < anchors.anchor) if one_kind else (anchors.target != anchors.anchor)
-        if int(several.sum()) <= _PAIRS_OF_ANCHORS:
-            ends = anchors.where(several & (anchors.iou < BETWEEN_IOU))
-            one, other = (Pairs(g, self.rows[:, None], end[None]) for end in (ends.target, ends.anchor))
-            found = len(ends.target) > 0
-        else:
-            one, other = self._joined(both[0], both[1])
-            ends = Pairs(g, one.anchor, other.anchor)
-            apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
-            apart &= ends.iou < BETWEEN_IOU
-            one, other, found = one.where(apart), other.where(apart), True
-        if found:
+        one, other = self._joined(both[0], both[1])
+        ends = Pairs(g, one.anchor, other.anchor)
+        apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
+        apart &= ends.iou < BETWEEN_IOU
+        if apart.any():
+            one, other = one.where(apart), other.where(apart)
             self._ends[c] = one, between(one, other), first[one.anchor] * second[other.anchor]
 
     def _joined(self, first: Index, second: Index) -> tuple[Pairs, Pairs]:
@@ -510,7 +513,7 @@ class Scorer:
         scorer = self._scorer_of(anchor)
         for term in scorer.evidence().terms:
             likely, c = weight > _LIKELY, term.constraint
-            holds = np.nan_to_num(term.satisfied, nan=0.5)
+            holds = np.nan_to_num(term.satisfied, nan=UNDECIDED)
             if term.missing or not likely.any():
                 continue
             if c.relation in PAIR_RELATIONS and not c.negated:

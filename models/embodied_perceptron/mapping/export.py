@@ -6,6 +6,7 @@ Sites of the network are sums of voxels. They are computed block by block, once 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -21,7 +22,6 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     SITE_BITS,
-    constant,
     pack_keys,
     site_keys_of,
     unpack_keys,
@@ -142,6 +142,8 @@ class VolumeCopy:
         middle, radius = np.asarray(center_m[:2] / self.voxel_size_m, np.float64), radius_m / self.voxel_size_m
         if isinstance(self.rows, BlockRows):
             return replace(self, rows=TurnedRows(self.rows, manhattan, middle, radius), manhattan=manhattan)
+        if not runs_compiled(self.rows.coords):  # their number would have to be read; windows leave the others out
+            radius = math.inf
         return replace(self, rows=turn_by_tensors(self.rows, manhattan, middle, radius), manhattan=manhattan)
 
     def as_sparse_tensor(
@@ -152,8 +154,10 @@ class VolumeCopy:
         features: tuple[SiteFeature, ...] = DEFAULT_FEATURES,
         floor_z_m: float = 0.0,
         engine: Engine | None = None,
+        coarser: Sequence[int] = (),
     ) -> SparseTensor:
-        """See :meth:`FeatureVolume.as_sparse_tensor`."""
+        """See :meth:`FeatureVolume.as_sparse_tensor`. ``coarser``: factors of the network's strides, see
+        :meth:`Sites.of_points`."""
         if site_voxels < 1:
             raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
         limits = np.array([[-_FAR] * 3, [_FAR] * 3])
@@ -162,15 +166,15 @@ class VolumeCopy:
         unknown = [name for name in features if name not in get_args(SiteFeature)]
         if unknown or not features:
             raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-        sites, sums = merge_sites(self.rows, site_voxels, limits.astype(np.int32), self.site_cache)
-        if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
-            raise ValueError(
-                f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
-            )
-        columns = _columns_compiled if runs_compiled(sites) else columns_by_tensors
-        keys, feats = columns(sites, sums, features, site_voxels, self.voxel_size_m, floor_z_m)
-        chosen = get_engine("auto", keys.device.type) if engine is None else engine
-        return SparseTensor(Sites(keys, 1, 1, chosen), feats)
+        place = site_voxels, self.voxel_size_m, floor_z_m
+        if isinstance(self.rows, (BlockRows, TurnedRows)) or runs_compiled(self.rows.coords):
+            sites, sums = merge_sites(self.rows, site_voxels, limits.astype(np.int32), self.site_cache)
+            _check_reach(int(sites.abs().max()) if len(sites) else 0)
+            keys, feats = _columns_compiled(sites, sums, features, *place)
+            return SparseTensor(Sites(keys, 1, 1, engine or get_engine("auto", "cpu")), feats)
+        chosen = engine or get_engine("auto", self.rows.coords.device.type)
+        found, sums = sites_on_device(self.rows, site_voxels, limits.astype(np.int32), coarser, chosen)
+        return SparseTensor(found, columns_by_tensors(found.coords, sums, features, *place))
 
 
 def turn_by_tensors(
@@ -240,26 +244,56 @@ class TurnedRows(VoxelRows):
         return self
 
 
-def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum voxels by sites of ``site_voxels`` voxels edge length, on any device.
+def _check_reach(farthest: int) -> None:
+    if farthest > MAX_SITE_COORDINATE:
+        raise ValueError(f"sites reach coordinate {farthest}, but sparse tensors end at {MAX_SITE_COORDINATE}")
 
-    ``limits`` (2, 3): lowest voxel, and the one past the highest.
 
-    Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
-    1/1024 voxel, colours.
-    """
+def _by_voxel(
+    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(N, 3) int64 site of each voxel, (N, 7) int64 what it adds to the sums of :func:`merge_by_sorting`, (N,) whether
+    it lies outside of ``limits``."""
     low, high = torch.from_numpy(limits).to(rows.coords.device, non_blocking=True)
     outside = ((rows.coords < low) | (rows.coords >= high)).any(dim=1)
     coords = rows.coords.to(torch.int64)
     sites = torch.div(coords, site_voxels, rounding_mode="floor")
     sums = rows.records[:, : RECORD - 1].to(torch.int64)
     sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
-    # voxels outside go to an extra last site: no device synchronisation for their number
-    behind = constant((_BEHIND_ALL,), sites.device)
-    keys = torch.cat([pack_keys(sites).masked_fill_(outside, _BEHIND_ALL), behind])
-    keys, inverse = torch.unique(keys, return_inverse=True)
+    return sites, sums, outside
+
+
+def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum voxels by sites of ``site_voxels`` voxels edge length.
+
+    ``limits`` (2, 3): lowest voxel, and the one past the highest.
+
+    Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
+    1/1024 voxel, colours.
+    """
+    sites, sums, outside = _by_voxel(rows, site_voxels, limits)
+    keys, inverse = torch.unique(pack_keys(sites[~outside]), return_inverse=True)
     merged = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=keys.device)
-    return unpack_keys(keys[:-1]), merged.index_add_(0, inverse[:-1], sums)[:-1]
+    return unpack_keys(keys), merged.index_add_(0, inverse, sums[~outside])
+
+
+def sites_on_device(
+    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32], coarser: Sequence[int], engine: Engine
+) -> tuple[Sites, torch.Tensor]:
+    """:func:`merge_by_sorting` on a device, with one synchronisation: sites with their ``coarser`` sets, and sums."""
+    sites, sums, outside = _by_voxel(rows, site_voxels, limits)
+    nothing = Sites(sites.new_empty(0), 1, 1, engine), sums[:0]
+    if len(sites) == 0:
+        return nothing
+    keys = site_keys_of(sites)
+    spare = keys.masked_fill(outside, _BEHIND_ALL).amin(0, keepdim=True)  # voxels outside join this site, with nothing
+    farthest = sites.abs().masked_fill_(outside[:, None], 0).amax((0, 1)).view(1)
+    found, order, row, numbers = Sites.of_points(torch.where(outside, spare, keys), coarser, engine, spare, farthest)
+    if numbers[0] == _BEHIND_ALL:
+        return nothing
+    _check_reach(numbers[1])
+    merged = torch.zeros((len(found), RECORD - 1), dtype=torch.int64, device=keys.device)
+    return found, merged.index_add_(0, row, sums.masked_fill_(outside[:, None], 0)[order])
 
 
 @dataclass(frozen=True)
@@ -344,9 +378,8 @@ def columns_by_tensors(
     site_voxels: int,
     voxel_size_m: float,
     floor_z_m: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, 3) sites and their (M, 7) sums -> (M,) site keys and (M, F) float32 features; any device."""
-    keys = site_keys_of(sites)
+) -> torch.Tensor:
+    """(M, 3) sites and their (M, 7) sums -> (M, F) float32 features; any device."""
     hits = sums[:, HITS : HITS + 1].to(torch.float64)
     # place of the mean point inside of its site, in [0, 1)
     place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)
@@ -359,8 +392,7 @@ def columns_by_tensors(
         "log_hits": lambda: torch.log(hits),
         "one": lambda: torch.ones_like(hits),
     }
-    feats = torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
-    return keys, feats
+    return torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
 
 
 def _columns_compiled(

@@ -20,6 +20,7 @@ from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.mapping.voxels import HostCopy
 from embodied_perceptron.nn.view_fusion import (
     View,
     ViewSamplingConfig,
@@ -35,6 +36,8 @@ from embodied_perceptron.nn.view_fusion import (
 )
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Sites
+
+LOOK_CHANNELS = 64  # of :meth:`ImageFeatures.look`
 
 
 class ImageFeatures:
@@ -66,7 +69,7 @@ class ImageFeatures:
         # weak keys: features are freed with their keyframe; each with the pose of its view
         self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
         self.encoded = 0  # number of images so far
-        self._on_host: WeakKeyDictionary[View, View] = WeakKeyDictionary()
+        self._on_host: WeakKeyDictionary[View, HostCopy | View] = WeakKeyDictionary()
         self._prefetching = threading.Lock()
         self._released = False
         self._start_on(WORLD)
@@ -90,7 +93,9 @@ class ImageFeatures:
             if self._released:
                 return
             try:
-                self.view(keyframe)
+                view = self.view(keyframe)
+                if not runs_compiled(view.levels[0]):
+                    self._on_host.setdefault(view, self._sent(view))
             except RuntimeError as error:
                 if not is_device_fault(error):
                     raise
@@ -179,37 +184,44 @@ class ImageFeatures:
         found: NDArray[np.float32] = mean.cpu().numpy()
         return found
 
-    def look(
-        self, points_m: NDArray[np.float64], keyframe: Keyframe, channels: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Features of (N, 3) points in one keyframe: (N, ``channels``) of the levels that together have at most so
-        many channels, coarsest first, padded with zeros; and (N,) whether the keyframe sees them."""
-        view, points = self._host_view(self.view(keyframe), channels), torch.from_numpy(points_m)
+    def look(self, points_m: NDArray[np.float64], keyframe: Keyframe) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features of (N, 3) points in one keyframe: (N, :data:`LOOK_CHANNELS`) of the levels that together have at
+        most so many channels, coarsest first, padded with zeros; and (N,) whether the keyframe sees them."""
+        view, points = self._host_view(self.view(keyframe)), torch.from_numpy(points_m)
         radius_m, start = site_radius(1, self._site_size_m), 0
-        features, seen = np.zeros((len(points), channels), np.float32), np.zeros(len(points), np.bool_)
-        for level in reversed(range(len(self._channels))):
+        features, seen = np.zeros((len(points), LOOK_CHANNELS), np.float32), np.zeros(len(points), np.bool_)
+        for level in reversed(range(self._first_coarse, len(self._channels))):
             end = start + self._channels[level]
-            if end <= channels:
-                rows, features[rows, start:end] = visible_features(view, level, points, self._sampling, radius_m)
-                seen[rows] = True
-                start = end
+            rows, features[rows, start:end] = visible_features(view, level, points, self._sampling, radius_m)
+            seen[rows] = True
+            start = end
         return features, seen
 
-    def _host_view(self, view: View, channels: int) -> View:
-        """The view with the coarse levels that together have at most so many channels in host memory, where many small
-        objects look at it. Copied once, in one transfer."""
+    @property
+    def _first_coarse(self) -> int:
+        """The finest level of :meth:`look`."""
+        return len(self._channels) - int((np.cumsum(self._channels[::-1]) <= LOOK_CHANNELS).sum())
+
+    def _coarse(self, view: View) -> list[torch.Tensor]:
+        """What :meth:`look` reads, where many small objects look at it: it is copied to the host in one transfer."""
+        return [t for t in (*view.levels[self._first_coarse :], view.depth_m) if t is not None]
+
+    def _sent(self, view: View) -> HostCopy:
+        return HostCopy(torch.cat([t.float().flatten() for t in self._coarse(view)]))
+
+    def _host_view(self, view: View) -> View:
+        """The view with :meth:`_coarse` in host memory."""
         if runs_compiled(view.levels[0]):
             return view
-        if view not in self._on_host:
-            widths = np.cumsum(self._channels[::-1])
-            first = len(self._channels) - int((widths <= channels).sum())
-            there = [t for t in (*view.levels[first:], view.depth_m) if t is not None]
-            ends = np.cumsum([t.numel() for t in there])[:-1].tolist()
-            together = torch.cat([t.float().flatten() for t in there]).cpu()
-            here = [part.view(t.shape) for part, t in zip(together.tensor_split(ends), there, strict=True)]
+        known = self._on_host.get(view) or self._sent(view)
+        if isinstance(known, HostCopy):
+            there = self._coarse(view)
+            parts = torch.split(known.read(), [t.numel() for t in there])
+            here = [part.view(t.shape) for part, t in zip(parts, there, strict=True)]
             depth_m = None if view.depth_m is None else here.pop()
-            self._on_host[view] = dataclasses.replace(view, levels=(*view.levels[:first], *here), depth_m=depth_m)
-        return self._on_host[view]
+            levels = (*view.levels[: self._first_coarse], *here)
+            known = self._on_host[view] = dataclasses.replace(view, levels=levels, depth_m=depth_m)
+        return known
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan

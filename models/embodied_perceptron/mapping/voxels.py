@@ -40,6 +40,7 @@ OFFSET = 1  # ..3: sum of the offsets inside the voxel, 1/1024 voxel
 COLOR = 4  # ..6: sum of RGB
 EVIDENCE = 7  # log-odds in 1/16
 RECORD = 8
+PACKED = 14  # columns of :meth:`VoxelRows.of_packed`, an even number
 
 HITS_CAP = 1 << 16
 BAND_PIXELS = 1 << 20
@@ -67,6 +68,12 @@ class VoxelRows:
     def __len__(self) -> int:
         return len(self.coords)
 
+    @staticmethod
+    def of_packed(rows: torch.Tensor, views: bool = False) -> VoxelRows:
+        """From (N, :data:`PACKED`) int32: stamps as two numbers, coordinates, records; copies or views of them."""
+        parts = rows[:, 2:5], rows[:, 5:13], rows[:, :2].view(torch.int64)[:, 0]
+        return VoxelRows(*parts) if views else VoxelRows(*(part.contiguous() for part in parts))
+
     def where(self, mask: torch.Tensor) -> VoxelRows:
         """Rows where ``mask`` (N,) is True."""
         rows = mask.nonzero()[:, 0]
@@ -79,18 +86,30 @@ class VoxelRows:
     @cached_property
     def _copied(self) -> VoxelRows:
         stamps = self.last_seen_ns[:, None].view(torch.int32)  # (N, 2)
-        together = to_host(torch.cat([self.coords, self.records, stamps], 1))
-        coords, records, stamps = (together[:, a:b].contiguous() for a, b in ((0, 3), (3, -2), (-2, None)))
-        return VoxelRows(coords, records, stamps.view(torch.int64)[:, 0])
+        unused = stamps[:, :1]
+        return VoxelRows.of_packed(HostCopy(torch.cat([stamps, self.coords, self.records, unused], 1)).read())
 
 
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to host memory; from a GPU into pinned memory, which is faster."""
-    if tensor.device.type != "cuda":
-        return tensor.cpu()
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
-    return copy
+class HostCopy:
+    """A copy of a tensor on its way to host memory; from a GPU into pinned memory, without waiting."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        on_gpu = tensor.device.type == "cuda"
+        self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu)
+        self._copy.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(tensor.device))
+
+    def ready(self) -> bool:
+        """Whether the copy has arrived; does not wait."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def read(self) -> torch.Tensor:
+        """The copy. It has arrived when the host has waited for anything that this stream was given later."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy
 
 
 @dataclass(frozen=True, eq=False)

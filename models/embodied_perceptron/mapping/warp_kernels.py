@@ -419,3 +419,40 @@ def clear_blocks(
                         wp.atomic_add(count, slot, -1)
                         wp.atomic_add(counters, CLEARED, 1)
                         wp.atomic_add(counters, VOXELS, -1)
+
+
+@wp.kernel
+def list_voxels(
+    keys: Longs, chosen: wp.array(dtype=wp.bool), records: Records, min_hits: wp.int32, each: wp.int32, listed: Longs,
+    place: Ints, packed: Records,
+):  # fmt: skip
+    """List the voxels of the chosen slots that have ``min_hits``: their keys and rows, as far as there is room, and
+    their number, in the last row of ``packed``."""
+    slot, part = wp.tid()
+    if not chosen[slot]:
+        return
+    for i in range(each):
+        local = part * each + i
+        if records[slot * 512 + local, _HITS] >= min_hits:
+            at = wp.atomic_add(packed, packed.shape[0] - 1, 0, 1)
+            if at < listed.shape[0]:
+                place[at] = slot * 512 + local
+                x = wp.int64(coordinate(keys[slot], 0) * 8 + (local >> 6)) + _KEY_OFFSET
+                y = wp.int64(coordinate(keys[slot], 1) * 8 + ((local >> 3) & 7)) + _KEY_OFFSET
+                z = wp.int64(coordinate(keys[slot], 2) * 8 + (local & 7)) + _KEY_OFFSET
+                listed[at] = (x << (_BITS + _BITS)) | (y << _BITS) | z
+
+
+@wp.kernel
+def pack_voxels(listed: Longs, order: Longs, place: Ints, records: Records, last_seen: Longs, packed: Records):
+    """Write the listed voxels, whose keys are sorted, for ``VoxelRows.of_packed``."""
+    t = wp.tid()
+    if t >= packed[packed.shape[0] - 1, 0]:
+        return
+    row = place[wp.int32(order[t])]
+    packed[t, 0] = wp.int32(last_seen[row])
+    packed[t, 1] = wp.int32(last_seen[row] >> wp.int64(32))
+    for axis in range(3):
+        packed[t, 2 + axis] = coordinate(listed[t], axis)
+    for c in range(8):
+        packed[t, 5 + c] = records[row, c]

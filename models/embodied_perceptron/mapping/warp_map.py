@@ -26,7 +26,8 @@ import warp as wp
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import VolumeConfig
-from embodied_perceptron.geometry.transforms import KEY_BITS, constant
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
+from embodied_perceptron.geometry.transforms import unpack_keys
 from embodied_perceptron.mapping import warp_kernels as kernels
 from embodied_perceptron.mapping.blocks import (
     BLOCK_EDGE,
@@ -42,10 +43,12 @@ from embodied_perceptron.mapping.host_map import bring_back, evidence_steps, loc
 from embodied_perceptron.mapping.spill import Blocks, BlockSpill
 from embodied_perceptron.mapping.voxels import (
     HITS,
+    PACKED,
     RECORD,
     ClearingRule,
     FrameView,
     FusionProgress,
+    HostCopy,
     MapSize,
     StageClock,
     VoxelRows,
@@ -59,28 +62,22 @@ Array = NDArray[Any]
 class _Counts:
     """:class:`~embodied_perceptron.results.Arriving` counts of one frame."""
 
-    def __init__(self, ledger: _Ledger, there: torch.Tensor, most_new: int) -> None:
-        """``there``: counters on the device; ``most_new``: bound of the blocks that the frame adds."""
-        self._ledger, self._there, self.most_new = ledger, there, most_new
-        self._arriving: NDArray[np.int32] | None = None
-        self._event: torch.cuda.Event | None = None
+    def __init__(self, ledger: _Ledger, there: torch.Tensor, most_new: int, points: int) -> None:
+        """``there``: counters on the device; ``most_new``, ``points``: bounds of the blocks and voxels that the frame
+        adds."""
+        self._ledger, self._there, self.most_new, self.points = ledger, there, most_new, points
+        self._copy: HostCopy | None = None
         self._result: dict[str, int] | None = None
 
     def send(self) -> None:
         """Send the counters to the host, without waiting."""
-        on_gpu = self._there.device.type == "cuda"
-        copy = torch.empty(kernels.COUNTERS, dtype=torch.int32, pin_memory=on_gpu)
-        copy.copy_(self._there, non_blocking=True)
-        if on_gpu:
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(self._there.device))
-        self._arriving = copy.numpy()
+        self._copy = HostCopy(self._there)
 
     def ready(self) -> bool:
-        if self._result is not None or self._event is None:
+        if self._result is not None or self._copy is None:
             return True
         try:
-            return bool(self._event.query())  # type: ignore[no-untyped-call]
+            return self._copy.ready()
         except RuntimeError as error:
             return self._lost(error)
 
@@ -93,13 +90,11 @@ class _Counts:
         if self._result is not None:
             return
         try:
-            if self._event is not None:
-                self._event.synchronize()
-            counters = self._there.cpu().numpy() if self._arriving is None else self._arriving  # None: not finished
+            counters = (self._copy or HostCopy(self._there)).read()  # None: the frame was not finished
         except RuntimeError as error:
             self._lost(error)
             return
-        c = [int(n) for n in counters]
+        c = counters.tolist()
         self._result = {
             "points": c[kernels.POINTS],
             "points_refused": c[kernels.POINTS] - c[kernels.ADDED],
@@ -141,6 +136,11 @@ class _Ledger:
         while self._pending and self._pending[0].ready():
             self._pending.popleft().read()
         return self.blocks + sum(counts.most_new for counts in self._pending)
+
+    @property
+    def most_voxels(self) -> int:
+        """The most voxels that may be stored, but for those that the spill gave back; does not wait."""
+        return self.voxels + sum(counts.points for counts in self._pending)
 
     @property
     def is_settled(self) -> bool:
@@ -224,12 +224,9 @@ class WarpMap:
         return blocks > self._capacity
 
     def _launch(self, kernel: wp.Kernel, dim: int | tuple[int, ...], names: str, given: Mapping[str, Any]) -> None:
-        """Launch a kernel on torch's stream; ``names`` of its arguments: of the map, or of those ``given``."""
-        stream = None
-        if self.device.type == "cuda":
-            stream = wp.stream_from_torch(torch.cuda.current_stream(self.device))
-        inputs = [given[name] if name in given else self._warp[name] for name in names.split()]
-        wp.launch(kernel, dim, inputs=inputs, device=self._where, stream=stream)
+        """Launch a kernel; ``names`` of its arguments: of the map, or of those ``given``."""
+        inputs = (given[name] if name in given else self._warp[name] for name in names.split())
+        launch(kernel, dim, *inputs, device=self.device)
 
     def _finish(self) -> None:
         """Complete a stage whose first launch succeeded."""
@@ -253,7 +250,7 @@ class WarpMap:
         new = min(height * width, most_blocks(view, rule, self._block_m))
         selects = self._make_room(pixels, new)
         counters = torch.zeros(kernels.COUNTERS, dtype=torch.int32, device=self.device)
-        counts = _Counts(self._ledger, counters, new)
+        counts = _Counts(self._ledger, counters, new, height * width)
         frame = self._upload(view, center, radius, rule) | {"shift": self._shift}
         frame |= {"counters": wp.from_torch(counters), "all_counters": counters}
         self._ledger.begin(counts)
@@ -428,24 +425,34 @@ class WarpMap:
         inside = None
         if lower is not None and upper is not None:
             low, high = upload({"lower": lower, "upper": upper}, self.device).values()
-            corners = _coordinates(self._keys)
+            corners = unpack_keys(self._keys)
             inside = ((corners + 1 > low) & (corners < high)).all(1)
         return self._rows(min_hits, inside)
 
-    def _rows(self, min_hits: int, of_slots: torch.Tensor | None) -> VoxelRows:
-        """Sorted voxels of the slots of a mask."""
-        found = self._records.view(-1, BLOCK_VOXELS, RECORD)[..., HITS] >= min_hits
-        if of_slots is not None:
-            found &= of_slots[:, None]
-        slot, local = torch.nonzero(found, as_tuple=True)
-        keys, order = torch.sort(torch.add(_local_keys(self.device)[local], self._keys[slot], alpha=BLOCK_EDGE))
-        at = torch.add(local, slot, alpha=BLOCK_VOXELS)[order]
-        return VoxelRows(_coordinates(keys).int(), self._records[at], self._last_seen[at])
+    def _rows(self, min_hits: int, of_slots: torch.Tensor | None, most: int = 0) -> VoxelRows:
+        """Sorted voxels of the slots of a mask, also copied to the host, which waits once for them and their number.
+        ``most``: bound of their number, 0 = the ledger's."""
+        most = most or min(self._ledger.most_voxels, self._capacity * BLOCK_VOXELS) + 1
+        packed = torch.zeros((most + 1, PACKED), dtype=torch.int32, device=self.device)  # the last row: their number
+        listed = torch.full((most,), _LAST_KEY, dtype=torch.int64, device=self.device)
+        lists: dict[str, Any] = {"packed": packed, "listed": listed, "min_hits": min_hits, "each": kernels.EACH}
+        lists |= {"place": torch.empty(most, dtype=torch.int32, device=self.device)}
+        lists["chosen"] = self._count > 0 if of_slots is None else of_slots
+        names = "keys chosen records min_hits each listed place packed"
+        self._launch(kernels.list_voxels, (self._capacity, kernels.PARTS), names, lists)
+        lists["listed"], lists["order"] = listed.sort()
+        self._launch(kernels.pack_voxels, most, "listed order place records last_seen packed", lists)
+        here = HostCopy(packed).read()
+        number = int(here[most, 0])
+        if number > most:  # blocks have come back from the spill
+            return self._rows(min_hits, of_slots, number)
+        copy = VoxelRows.of_packed(here[:number])
+        rows = copy if runs_compiled(packed) else VoxelRows.of_packed(packed[:number], views=True)
+        rows.__dict__["_copied"] = copy  # so that it is not copied again
+        return rows
 
     def copy(self, min_hits: int) -> VoxelRows:
-        rows = self.gather(min_hits)
-        rows.cpu()  # if the device fails, it must be here, where the map can still be moved
-        return rows
+        return self.gather(min_hits)  # if the device fails, it is here, where the map can still be moved
 
     def prepare_copy(self) -> None:
         """Do nothing: a copy needs no prepared memory."""
@@ -480,21 +487,6 @@ class WarpMap:
 
     def _tensor(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(self.device)
-
-
-def _coordinates(keys: torch.Tensor) -> torch.Tensor:
-    """(N,) keys -> (N, 3) int64 coordinates."""
-    shifts = constant((2 * KEY_BITS, KEY_BITS, 0), keys.device)
-    return ((keys[:, None] >> shifts) & ((1 << KEY_BITS) - 1)) - (1 << (KEY_BITS - 1))
-
-
-@lru_cache(2)
-def _local_keys(device: torch.device) -> torch.Tensor:
-    """(512,) int64 by number of a voxel in its block: its key is this plus 8 times that of the block, modulo 2^64."""
-    i = np.arange(BLOCK_VOXELS)
-    middle = (1 << (KEY_BITS - 1)) * (BLOCK_EDGE - 1)  # a key's coordinates start at the middle of their range
-    x, y, z = (part - middle for part in (i >> 6, (i >> 3) & 7, i & 7))
-    return upload({"keys": (x << 2 * KEY_BITS) + (y << KEY_BITS) + z}, device)["keys"]
 
 
 def most_blocks(view: FrameView, rule: ClearingRule, block_m: float) -> int:

@@ -137,11 +137,16 @@ class MinkResNet(nn.Module):
         """Channels of each level that :meth:`forward` returns."""
         return self.config.channels
 
+    @property
+    def factors(self) -> list[int]:
+        """Of the strides of successive sets of sites."""
+        factors = self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels)
+        return [f for f in factors if f > 1]
+
     def forward(self, x: SparseTensor) -> list[SparseTensor]:
         """Features of every stage, finest first, at ``config.strides`` times the input stride; empty for an empty
         input."""
-        factors = (self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels))
-        x.sites.derive_coarser([f for f in factors if f > 1])
+        x.sites.derive_coarser(self.factors)
         x = _normed(self.conv1, self.norm1, x)
         if self.maxpool is not None:
             x = self.maxpool(x)
@@ -259,13 +264,19 @@ class TopDownNeck(nn.Module):
             raise ValueError(f"every level must have twice the stride of the one before, got {strides}")
         x = self._project(levels[-1], len(levels) - 1)
         outputs = [self.out[-1](x)]
+        covers = not x.sites.compiled  # x is known to have the parents of all skip sites
         for level in range(len(levels) - 2, -1, -1):
             coarse, skip = outputs[-1], levels[level]
+            covers = covers and skip.sites.has_parents_in(levels[level + 1].sites)
+            born = x.sites.children(kernel_size=2, factor=2) if self.prune_first else None
             pruning_score = coarse.replace(score(level + 1, coarse).detach())
-            if self.prune_first and not self.training and not x.sites.compiled:
-                x = self._kept_on_device(x, skip, level, pruning_score)
-            elif self.prune_first:
-                x = self._pruned_first(x, skip, level, pruning_score, prefer)
+            if born is not None:
+                every = born if covers else None
+                if self.training or x.sites.compiled:
+                    x = self._pruned_first(x, skip, level, born, every, pruning_score, prefer)
+                else:
+                    x = self._kept_on_device(x, skip, level, born, every, pruning_score)
+                covers = covers and len(x) == len(born)
             else:
                 x = union_add(self._project(skip, level), self.up[level](x))
                 kept = self._kept_sites(x.sites, pruning_score, prefer)
@@ -275,10 +286,20 @@ class TopDownNeck(nn.Module):
         return outputs[::-1]
 
     def _pruned_first(
-        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor, prefer: SiteMask | None
+        self,
+        x: SparseTensor,
+        skip: SparseTensor,
+        level: int,
+        born: Sites,
+        every: Sites | None,
+        pruning_score: SparseTensor,
+        prefer: SiteMask | None,
     ) -> SparseTensor:
-        """One step of :meth:`forward` with ``prune_first``: compute only at kept sites."""
-        kept = every = union(skip.sites, born := x.sites.children(kernel_size=2, factor=2))
+        """One step of :meth:`forward` with ``prune_first``: compute only at kept sites.
+
+        ``born``: the sites that ``x`` splits into; ``every``: their union with the skip sites, if known.
+        """
+        kept = every = union(skip.sites, born) if every is None else every
         keep = self._keep(every, pruning_score, prefer)
         if keep is not None:
             stays = (every, keep), (skip.sites, keep[every.rows_of(skip.sites)]), (born, keep[every.rows_of(born)])
@@ -291,27 +312,34 @@ class TopDownNeck(nn.Module):
         return sum_at(kept, self._project(skip, level), self._refine(x, level, born))
 
     def _kept_on_device(
-        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor
+        self,
+        x: SparseTensor,
+        skip: SparseTensor,
+        level: int,
+        born: Sites,
+        every: Sites | None,
+        pruning_score: SparseTensor,
     ) -> SparseTensor:
         """:meth:`_pruned_first` on devices: compute both parts at all kept sites, with zeros where a part has no site,
         instead of reading how many sites each part has."""
-        kept = self._kept_of(skip.sites, x.sites.children(kernel_size=2, factor=2), pruning_score)
-        born = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
+        if born.batch_size == 1 and len(born) >= self.keep:
+            kept = self._best_of(skip.sites, born, pruning_score)
+        else:
+            kept = self._kept_sites(union(skip.sites, born) if every is None else every, pruning_score, None)
+        split = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
         transposed, norm, activation, *rest = self.up[level].children()
         y: SparseTensor = activation(norm(transposed(x, kept)))
-        y = y.replace(y.feats * born)
+        y = y.replace(y.feats * split)
         for layer in rest:
             y = layer(y)
         rows = skip.sites.find(kept.keys)
         here = SparseTensor(kept, skip.feats[rows.clamp(min=0)])
         lateral = self._project(here, level).feats * (rows >= 0)[:, None]
-        return SparseTensor(kept, torch.addcmul(lateral, y.feats, born))
+        return SparseTensor(kept, torch.addcmul(lateral, y.feats, split))
 
-    def _kept_of(self, skip: Sites, born: Sites, pruning_score: SparseTensor) -> Sites:
-        """:meth:`_kept_sites` of the union of skip sites and split ones. Where the split ones alone are enough, the
-        number of sites of the union need not be read."""
-        if born.batch_size > 1 or len(born) < self.keep:
-            return self._kept_sites(union(skip, born), pruning_score, None)
+    def _best_of(self, skip: Sites, born: Sites, pruning_score: SparseTensor) -> Sites:
+        """:meth:`_kept_sites` of the union of skip sites and split ones, of one sample. The split ones alone are
+        enough, so the number of sites of the union is not read."""
         keys = torch.cat([skip.keys, born.keys]).sort().values
         repeated = functional.pad(keys[1:] == keys[:-1], (1, 0))
         scores = self._scores(skip.derive(keys, skip.stride), pruning_score)

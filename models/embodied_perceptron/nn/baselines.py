@@ -23,7 +23,6 @@ from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, Vote
 from embodied_perceptron.nn.grounding import (
     DetectedObjects,
     ObjectGroundingHead,
-    ObjectGroundingOutput,
     log_shares_of,
     of_sentences,
 )
@@ -99,15 +98,17 @@ class ScanReferHead(ObjectGroundingHead):
         self.match = nn.Sequential(nn.Linear(2 * channels, channels), nn.ReLU(), nn.Linear(channels, channels))
         self.score = nn.Linear(channels, 1)
 
-    def forward(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> ObjectGroundingOutput:
-        """As :meth:`ObjectGroundingHead.forward`, with the same score for every token of a sentence."""
-        x, text = self._read(objects, tokens, token_pad)
+    def _decode(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`ObjectGroundingHead._decode`, with the same score for every token of a sentence."""
+        *of_objects, tokens, token_pad = given
+        objects = DetectedObjects(*of_objects)
+        x, text = self._read(objects, tokens)
         real = (~token_pad)[..., None]
         whole = (text * real).sum(1) / real.sum(1).clamp(min=1)  # (S, C)
         hidden = self.match(torch.cat([x, whole[:, None].expand_as(x)], dim=-1)).relu()
         fit = self.score(hidden).expand(-1, -1, tokens.shape[1])  # (S, Q, T)
         shares = log_shares_of(self.nothing(text).transpose(1, 2), fit, of_sentences(objects.valid, len(tokens)))
-        return self._output(objects, [hidden], [shares], token_pad)
+        return self._output([hidden], [shares], token_pad)
 
 
 class ButdDetrHead(ObjectGroundingHead):

@@ -39,6 +39,7 @@ from embodied_perceptron.nn.detection import (
     decode_faces,
     decode_offsets,
 )
+from embodied_perceptron.nn.graphed import Graphed
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.nn.presets import ROTATION_CHANNELS, GroundingConfig
 from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
@@ -46,6 +47,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 OWN_FEATURES = 17
 PAIR_FEATURES = 23
 _CANDIDATES = 600  # boxes of a scene that enter suppression: several times the number of objects in a window
+_TOKENS = 32  # numbers of tokens of recorded graphs are multiples of this
 _ABSENT = -1e4  # logit of absent objects; finite, so that gradients have no NaN
 
 
@@ -564,6 +566,7 @@ class ObjectGroundingHead(nn.Module):
         self.query = _two_layers(channels, channels, channels)
         self.token = _two_layers(channels, channels, channels)
         self.nothing = nn.Linear(channels, 1)
+        self.graph = Graphed(self._decode, trains=True)
 
     def forward(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> ObjectGroundingOutput:
         """Ground S sentences in B scenes, the same number in each, those of the first scene first.
@@ -577,7 +580,26 @@ class ObjectGroundingHead(nn.Module):
         Raises:
             ValueError: numbers of sentences and scenes that do not fit, or a sentence without tokens.
         """
-        x, text = self._read(objects, tokens, token_pad)
+        S, B, T = len(tokens), len(objects.boxes), tokens.shape[1]
+        if B == 0 or S % B:
+            raise ValueError(f"need the same number of sentences for each scene, got {S} sentences for {B} scenes")
+        check_padding(token_pad, "token in every sentence")
+        more = -T % _TOKENS if self.graph.records(tokens.device) else 0  # few shapes are recorded
+        if more:
+            tokens = nn.functional.pad(tokens, (0, 0, 0, more))
+            token_pad = nn.functional.pad(token_pad, (0, more), value=True)
+        given = (getattr(objects, f.name) for f in fields(DetectedObjects))
+        logits, hidden, shares = self.graph(*given, tokens, token_pad)
+        everywhere = of_sentences(objects.boxes, S).expand(len(shares), -1, -1, -1)
+        valid = of_sentences(objects.valid, S)
+        return ObjectGroundingOutput(everywhere, logits[..., :T], hidden, valid, shares[..., :T])
+
+    def _decode(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(L, S, Q, T) logits, (L, S, Q, C) hidden features, (L, S, 1 + Q, T) log shares; ``given``: the fields of the
+        objects, tokens, and their padding."""
+        *of_objects, tokens, token_pad = given
+        objects = DetectedObjects(*of_objects)
+        x, text = self._read(objects, tokens)
         valid = of_sentences(objects.valid, len(tokens))
         pairs = self._pairs(objects.boxes)
         token = self.token(text) / math.sqrt(text.shape[-1])
@@ -588,17 +610,13 @@ class ObjectGroundingHead(nn.Module):
             hidden = self.norm(x)
             hidden_layers.append(hidden)
             share_layers.append(log_shares_of(nothing, self.query(hidden) @ token.transpose(1, 2), valid))
-        return self._output(objects, hidden_layers, share_layers, token_pad)
+        return self._output(hidden_layers, share_layers, token_pad)
 
-    def _read(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> tuple[Tensor, Tensor]:
+    def _read(self, objects: DetectedObjects, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """(S, Q, C) features of each object, (S, T, C) features of the tokens."""
-        S, B = len(tokens), len(objects.boxes)
-        if B == 0 or S % B:
-            raise ValueError(f"need the same number of sentences for each scene, got {S} sentences for {B} scenes")
-        check_padding(token_pad, "token in every sentence")
         own = torch.cat([own_features(objects.boxes), objects.scores[..., None]], -1)
         x = self.appearance(self.appearance_norm(objects.features)) + self.kind(objects.classes.sqrt())
-        return of_sentences(x + self.place(own), S), self.text_projection(tokens)
+        return of_sentences(x + self.place(own), len(tokens)), self.text_projection(tokens)
 
     def _pairs(self, boxes: Tensor) -> Tensor:
         """(B, Q, 9) boxes in the viewpoint's frame -> (B, Q, Q, E) embedding of each pair."""
@@ -606,16 +624,14 @@ class ObjectGroundingHead(nn.Module):
         return embedded
 
     def _output(
-        self, objects: DetectedObjects, hidden: Sequence[Tensor], shares: Sequence[Tensor], token_pad: Tensor
-    ) -> ObjectGroundingOutput:
+        self, hidden: Sequence[Tensor], shares: Sequence[Tensor], token_pad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         every = torch.stack(list(shares))
-        mine, S = every[:, :, 1:], len(token_pad)
+        mine = every[:, :, 1:]
         logits = (mine - torch.log1p(-mine.exp().clamp(max=1.0 - 1e-6))).masked_fill(
             token_pad[:, None, :], float("-inf")
         )
-        everywhere = of_sentences(objects.boxes, S).expand(len(shares), -1, -1, -1)
-        valid = of_sentences(objects.valid, S)
-        return ObjectGroundingOutput(everywhere, logits, torch.stack(list(hidden)), valid, every)
+        return logits, torch.stack(list(hidden)), every
 
 
 def log_shares_of(nothing: Tensor, fit: Tensor, valid: Tensor) -> Tensor:

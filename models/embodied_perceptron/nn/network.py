@@ -163,11 +163,14 @@ class OccupancyBranch(nn.Module):
             self.project = nn.Linear(fused_channels, in_channels, bias=False)
         self.pyramid = DensePyramid(in_channels, channels, levels)
         self.head = OccupancyHead(channels, num_classes, levels)
-        self.finest = Graphed(self._finest)
+        self.finest, self.all_scales = Graphed(self._finest), Graphed(self._all_scales, trains=True)
 
     def _finest(self, grid: Tensor) -> Tensor:
         logits: list[Tensor] = self.head(self.pyramid(grid, 1))
         return logits[0]
+
+    def _all_scales(self, grid: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.head(self.pyramid(grid)))
 
     def forward(
         self,
@@ -186,6 +189,8 @@ class OccupancyBranch(nn.Module):
                 grid = self.project(grid.movedim(1, -1)).movedim(-1, 1)
         if scales == 1:
             return [self.finest(grid)]
+        if scales is None or scales == len(self.pyramid.out):
+            return list(self.all_scales(grid))
         logits: list[Tensor] = self.head(self.pyramid(grid, scales))
         return logits
 

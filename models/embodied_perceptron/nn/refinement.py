@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from embodied_perceptron.geometry import overlap
-from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.boxes import canonical_form, rotations
 from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
 from embodied_perceptron.geometry.transforms import constant, site_keys_of
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
@@ -111,7 +111,7 @@ def propose(
         cells: per edge of the grid.
     """
     device, first = sources[0].device, scores.detach().numpy()
-    form = overlap.canonical(boxes.detach().double().numpy())
+    form = canonical_form(boxes.detach().double().numpy())
     turn = overlap.frames(form)[2].reshape(-1, 9)
     geometry = torch.from_numpy(np.concatenate([form, turn, _place(form, first)], 1)).to(device)
     place = geometry[:, 18:]

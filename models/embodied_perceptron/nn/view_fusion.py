@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
@@ -504,7 +504,6 @@ def _read_stack(
     """:func:`read_stacks` of one stack; ``before``: sums of previous stacks, to which it adds; ``seen`` (N,) is raised
     by the number of views that see each point."""
     from embodied_perceptron.nn import view_kernels
-    from embodied_perceptron.sparse.site_kernels import launch
 
     device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
     numbers = [

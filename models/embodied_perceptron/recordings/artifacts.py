@@ -27,7 +27,7 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_points,
 )
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.recordings.image_codec import encode_color_file
 from embodied_perceptron.results import (
     Grounding,
@@ -103,11 +103,6 @@ def read_ply(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
         raise ValueError(f"{path} is cut short: {lines[2]!r}, but {len(body)} bytes")
     points = np.stack([vertices[name] for name in "xyz"], axis=1).astype(np.float64)
     return points, np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1)
-
-
-def write_json(path: str | Path, value: Any) -> None:
-    """Write indented JSON. Raises ``ValueError`` for NaN and infinity, which JSON lacks, and ``OSError``."""
-    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:

@@ -75,6 +75,12 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def write_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
+    """Write JSON atomically. Raises ``ValueError`` for NaN and infinity, which JSON lacks, and like
+    :func:`atomic_path`."""
+    write_atomically(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())
+
+
 def write_flushed(path: Path, data: bytes) -> None:
     """Write ``data`` to the disk. Raises ``OSError``."""
     path.write_bytes(data)

@@ -189,15 +189,13 @@ class SurfaceLayers:
         self._grid = np.maximum(grid, blurred)
         self._spectra: dict[tuple[int, int], NDArray[np.complex64]] = {}
 
-    def candidates(self, points_m: F64, floor_z_m: float, count: int) -> tuple[Motions, F64]:
-        """Return at most ``count`` distinct motions under which (N, 3) points fit best, and (K,) their share of points
-        on a surface, the largest first."""
+    def candidates(self, points_m: F64, floor_z_m: float, count: int) -> list[F64]:
+        """Return at most ``count`` distinct level (4, 4) motions under which (N, 3) points fit, the best first."""
         shift_z = self.floor_z_m - floor_z_m
         layer = np.floor((points_m[:, 2] - floor_z_m) / _LAYER_M).astype(np.int64)
         points_m, layer = points_m[(layer >= 1) & (layer < self._layers)], layer[(layer >= 1) & (layer < self._layers)]
-        none = Motions(np.zeros(0), np.zeros((0, 3))), np.zeros(0)
         if len(points_m) < 50:
-            return none
+            return []
         middle = points_m[:, :2].mean(0)
         reach = int(np.ceil(np.linalg.norm(points_m[:, :2] - middle, axis=1).max() / self._cell_m)) + 1
         size = tuple(fft.next_fast_len(n + 2 * reach + 1, real=True) for n in self._shape)
@@ -220,18 +218,15 @@ class SurfaceLayers:
                 shift = center - np.array([c * middle[0] - s * middle[1], s * middle[0] + c * middle[1]])
                 found.append((float(score.flat[flat]), float(yaw), np.array([*shift, shift_z])))
         found.sort(key=lambda entry: -entry[0])
-        kept: list[tuple[float, float, F64]] = []
         poses: list[F64] = []
         at_m = np.append(middle, 0.0)
-        for entry in found:
-            pose = level_transform(*entry[1:])
+        for _, yaw, shift in found:
+            pose = level_transform(yaw, shift)
             if all(are_apart(pose, other, at_m) for other in poses):
-                kept.append(entry)
                 poses.append(pose)
-            if len(kept) == count:
+            if len(poses) == count:
                 break
-        motions = Motions(np.array([e[1] for e in kept]), np.array([e[2] for e in kept]))
-        return motions, np.array([e[0] for e in kept])
+        return poses
 
     def _spectrum(self, size: tuple[int, int]) -> NDArray[np.complex64]:
         if size not in self._spectra:

@@ -309,8 +309,7 @@ class PlaceSearch:
 
     def _by_surfaces(self, depth_m: F64) -> list[F64]:
         floor_z_m = self._floor_of(depth_m)
-        motions, _ = self._layers.candidates(depth_m, self._floor_z_m if floor_z_m is None else floor_z_m, _BY_SURFACES)
-        return [motions.matrix(k) for k in range(len(motions))]
+        return self._layers.candidates(depth_m, self._floor_z_m if floor_z_m is None else floor_z_m, _BY_SURFACES)
 
     def _by_features(self) -> list[F64]:
         """Return the poses with most agreeing matches, from pairs of matches of one frame with one place."""

@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations
 from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
+from embodied_perceptron.mapping.image_features import LOOK_CHANNELS
 from embodied_perceptron.mapping.voxel_counts import without_bottom
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
-VIEWS, FEATURES = 8, 64
+VIEWS, FEATURES = 8, LOOK_CHANNELS
 _NEW_VIEW = math.cos(math.radians(30.0))  # directions nearer than this are one view
 _BALANCES, _LIGHTS, _SHAPES = 5, 8, 8  # bins of each chromaticity, of lightness, of heights and radii
 _BALANCE_RANGE = 0.6  # log ratio of two colour channels in the outermost bins

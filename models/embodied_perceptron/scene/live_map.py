@@ -72,7 +72,7 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.identity import FEATURES, ImageSampler
+from embodied_perceptron.scene.identity import ImageSampler
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.navigation import (
     ApproachOptions,
@@ -424,7 +424,7 @@ class LiveMap:
             return None
 
         def sample(points_m: NDArray[np.float64]) -> list[tuple[NDArray[np.float32], NDArray[np.bool_], Any]]:
-            return [(*features.look(points_m, k, FEATURES), k.T_world_camera[:3, 3]) for k in keyframes[-_RECENT:]]
+            return [(*features.look(points_m, k), k.T_world_camera[:3, 3]) for k in keyframes[-_RECENT:]]
 
         return sample
 

@@ -1,7 +1,6 @@
 # mypy: ignore-errors
 """Kernels of sites on a device, in NVIDIA Warp: searches of sorted keys, and interpolation."""
 
-import torch
 import warp as wp
 
 from embodied_perceptron.geometry.transforms import SITE_BITS
@@ -56,11 +55,3 @@ def interpolate(
             weight[m] = wp.float32(wp.float64(weight[m]) + share)
             for c in range(feats.shape[1]):
                 total[m, c] = wp.float32(wp.float64(total[m, c]) + wp.float64(feats[row, c]) * share)
-
-
-def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], *inputs: object) -> None:
-    """Launch a kernel on torch's stream, on the device of the first input, a tensor."""
-    device = inputs[0].device
-    stream = wp.stream_from_torch(torch.cuda.current_stream(device)) if device.type == "cuda" else None
-    given = [wp.from_torch(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-    wp.launch(kernel, dim, inputs=given, device=wp.device_from_torch(device), stream=stream)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     SITE_BITS,
@@ -72,13 +72,34 @@ class Engine(Protocol):
         ...
 
 
-def _distinct(ordered: torch.Tensor, ends: torch.Tensor | slice) -> tuple[torch.Tensor, list[int]]:
-    """(N,) sorted int64 -> its distinct values, and the number of them before each of the rows ``ends``, the last of
-    which is N. Synchronises with the device once."""
+def _distinct(
+    ordered: torch.Tensor, ends: torch.Tensor | slice, *more: torch.Tensor
+) -> tuple[torch.Tensor, list[int], torch.Tensor]:
+    """(N,) sorted int64 -> its distinct values; the number of them before each of the rows ``ends``, the last of which
+    is N, and the numbers of ``more``; (N,) places of the values. Synchronises with the device once."""
     before = torch.cat([constant((0, 1), ordered.device), (ordered[1:] != ordered[:-1]).cumsum(0).add_(1)])
-    counts = before[ends].tolist()
+    counts = before[ends]
+    numbers = torch.cat([counts, *more]).tolist() if more else counts.tolist()
+    places = before[1 : len(ordered) + 1] - 1
     # equal values are written to the same row
-    return ordered.new_empty(counts[-1]).scatter_(0, before[1 : len(ordered) + 1] - 1, ordered), counts
+    return ordered.new_empty(numbers[len(counts) - 1]).scatter_(0, places, ordered), numbers, places
+
+
+def _distinct_levels(
+    keys: torch.Tensor, strides: Sequence[int], first: int, bounds: Sequence[int], *more: torch.Tensor
+) -> tuple[torch.Tensor, list[int], torch.Tensor, torch.Tensor]:
+    """:func:`_distinct` of (N,) keys, ordered by sample, at several strides, one after the other; ``bounds`` of the
+    samples. Sample bits number the pairs of stride and sample, from ``first`` strides on. Also returns the order."""
+    batch_size, size = len(bounds) - 1, len(keys)
+    masks = constant(tuple(site_key_mask(s) for s in strides), keys.device)
+    numbers = tuple((first + i) * batch_size << (3 * SITE_BITS) for i in range(len(strides)))
+    every = (keys & masks[:, None]) + constant(numbers, keys.device)[:, None]
+    ordered, order = every.flatten().sort()
+    ends: torch.Tensor | slice = slice(None, None, size)
+    if batch_size > 1:
+        parts = [0] + [i * size + end for i in range(len(strides)) for end in bounds[1:]]
+        ends = torch.tensor(parts).to(keys.device, non_blocking=True)
+    return *_distinct(ordered, ends, *more), order
 
 
 class Sites:
@@ -186,6 +207,10 @@ class Sites:
             self._coarser[factor] = self.derive_distinct(floor_site_keys(self.keys, stride), stride, self.bounds)
         return self._coarser[factor]
 
+    def has_parents_in(self, coarse: Sites) -> bool:
+        """Whether ``coarse`` was derived as :meth:`coarser` of factor 2 from this set. Split, it holds this set."""
+        return self._coarser.get(2) is coarse
+
     def children(self, kernel_size: int, factor: int) -> Sites:
         """All sites ``c + offset * s`` of the finer stride ``s = stride / factor`` that a transposed kernel reaches.
 
@@ -204,36 +229,53 @@ class Sites:
             return self.derive(keys.sort().values, stride, bounds)
         if self.batch_size == 1:
             return self.derive(torch.unique(keys), stride)
-        found, ends = _distinct(keys.sort().values, torch.tensor(bounds).to(keys.device, non_blocking=True))
+        found, ends, _ = _distinct(keys.sort().values, torch.tensor(bounds).to(keys.device, non_blocking=True))
         return self.derive(found, stride, ends)
 
     def derive_coarser(self, factors: Sequence[int]) -> None:
         """Derive the sets of a chain of :meth:`coarser` by ``factors`` together: one synchronisation instead of one per
         set."""
         strides = list(itertools.accumulate(factors, int.__mul__, initial=self.stride))[1:]
-        powers = all(s & (s - 1) == 0 for s in strides)
-        if not powers or len(strides) * self.batch_size > MAX_SAMPLES or len(self) == 0:
+        if self._chain is not None or not _may_chain(strides, self.batch_size) or len(self) == 0:
             return
-        masks = constant(tuple(site_key_mask(s) for s in strides), self.device)
-        # the sample bits number the pairs of stride and sample
-        numbers = constant(tuple(i * self.batch_size << (3 * SITE_BITS) for i in range(len(strides))), self.device)
-        ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # one stride after the other
-        ends: torch.Tensor | slice = slice(None, None, len(self))
-        if self.batch_size > 1:
-            parts = [0] + [i * len(self) + end for i in range(len(strides)) for end in self.bounds[1:]]
-            ends = torch.tensor(parts).to(self.device, non_blocking=True)
-        together, every = _distinct(ordered, ends)
-        keys = together & ((1 << (3 * SITE_BITS)) - 1) if self.batch_size == 1 else together
+        coarser, ends, _, _ = _distinct_levels(self.keys, strides, 1, self.bounds)
+        self._link(factors, torch.cat([self.keys, coarser]), [len(self) + end for end in ends])
+
+    @staticmethod
+    def of_points(
+        keys: torch.Tensor, factors: Sequence[int], engine: Engine, *more: torch.Tensor
+    ) -> tuple[Sites, torch.Tensor, torch.Tensor, list[int]]:
+        """Distinct sites at stride 1 of one sample, and a chain of coarser sets as by :meth:`derive_coarser`, with one
+        synchronisation.
+
+        Args:
+            keys: (N,) unordered, N > 0.
+            more: 1-D tensors of numbers to read as well.
+
+        Returns the sites, the order of the keys, the row of each of the keys in this order, and the numbers.
+        """
+        strides = list(itertools.accumulate(factors, int.__mul__, initial=1))
+        strides = strides if _may_chain(strides, 1) else [1]
+        together, numbers, rows, order = _distinct_levels(keys, strides, 0, [0, len(keys)], *more)
+        ends, size = numbers[: len(strides) + 1], len(keys)
+        sites = Sites(together[: ends[1]], 1, 1, engine)
+        if len(strides) > 1 and not sites.compiled:
+            sites._link(factors, together, ends[1:])
+        return sites, order[:size], rows[:size], numbers[len(ends) :]
+
+    def _link(self, factors: Sequence[int], together: torch.Tensor, ends: Sequence[int]) -> None:
+        """Register a chain of coarser sets: the keys of this set and of all others, whose sample bits number the sets;
+        ``ends`` of this set and of each sample of the others."""
+        single = together & ((1 << (3 * SITE_BITS)) - 1) if self.batch_size == 1 else together
         chain = [self]
-        for i, (factor, stride) in enumerate(zip(factors, strides, strict=True)):
-            bounds = every[i * self.batch_size : (i + 1) * self.batch_size + 1]
-            found = keys[bounds[0] : bounds[-1]]
-            if i and self.batch_size > 1:
-                found = found - (i * self.batch_size << (3 * SITE_BITS))
-            coarse = self.derive(found, stride, [end - bounds[0] for end in bounds])
+        for i, factor in enumerate(factors):
+            bounds = ends[i * self.batch_size : (i + 1) * self.batch_size + 1]
+            found = single[bounds[0] : bounds[-1]]
+            if self.batch_size > 1:
+                found = found - ((i + 1) * self.batch_size << (3 * SITE_BITS))
+            coarse = self.derive(found, chain[-1].stride * factor, [end - bounds[0] for end in bounds])
             chain.append(chain[-1]._coarser.setdefault(factor, coarse))
-        if (len(strides) + 1) * self.batch_size <= MAX_SAMPLES:
-            _Chain(chain, together)
+        _Chain(chain, together)
 
     def kernel_map(self, out: Sites, kernel_size: int) -> KernelMap:
         """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
@@ -357,21 +399,26 @@ class SitesMemory:
         return sites
 
 
+def _may_chain(strides: Sequence[int], batch_size: int) -> bool:
+    """Whether sample bits can number the sets of a chain and its finest, and masks round down to these strides."""
+    return all(s & (s - 1) == 0 for s in strides) and (len(strides) + 1) * batch_size <= MAX_SAMPLES
+
+
 class _Chain:
     """Kernel maps of a chain of sets, each the coarser one of the set before: one search per kernel size for all sets.
 
     Args:
         sets: finest first, on a device, as many as the sample bits of a key can distinguish.
-        coarser: the keys of all but the finest; their sample bits number the sets from 0.
+        keys: of all of them; their sample bits number the sets.
     """
 
-    def __init__(self, sets: Sequence[Sites], coarser: torch.Tensor) -> None:
+    def __init__(self, sets: Sequence[Sites], keys: torch.Tensor) -> None:
         batch_size = sets[0].batch_size
         self._place = {s.stride: i for i, s in enumerate(sets)}
         self._strides = [s.stride for s in sets]
         self._ends = list(itertools.accumulate((len(s) for s in sets), initial=0))
         self._numbers = [i * batch_size << (3 * SITE_BITS) for i in range(len(sets))]
-        self._keys = torch.cat([sets[0].keys, coarser + self._numbers[1]])
+        self._keys = keys
         self._maps: dict[tuple[int, int], torch.Tensor] = {}
         for s in sets:
             s._chain = self
@@ -572,7 +619,7 @@ def locate(
         rows = torch.empty(shape, dtype=torch.int32, device=device)
         if rows.numel():
             absents = absent if isinstance(absent, torch.Tensor) else zero.new_full((1, 1), absent)
-            site_kernels.launch(site_kernels.locate, shape, *given, absents, rows)
+            launch(site_kernels.locate, shape, *given, absents, rows)
         return rows
     every = wanted[:, None] + steps if masks == (_ALL_BITS,) else (wanted[:, None] & constant(masks, device)) + steps
     ended = torch.cat([keys, constant((_BEHIND_ALL,), device)])

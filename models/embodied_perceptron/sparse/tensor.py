@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     constant,
@@ -312,7 +312,7 @@ def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
         together = x.feats.new_zeros(len(sites) * (x.channels + 1))
         total, weight = together[len(sites) :].view(-1, x.channels), together[: len(sites)]
         given = sites.keys, base, x.keys, x.stride, x.feats.contiguous(), total, weight
-        site_kernels.launch(site_kernels.interpolate, len(sites), *given)
+        launch(site_kernels.interpolate, len(sites), *given)
         return total, weight
     fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
     low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)

@@ -136,23 +136,10 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
     """Darken pixels next to higher ones, so that edges of furniture stand out."""
     known = np.isfinite(height)
     filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
-    _scale_by_lift(image, known, filled, np.asarray(cv2.GaussianBlur(filled, (0, 0), 6.0), np.float32))
-    return image
-
-
-@njit(cache=True)
-def _scale_by_lift(
-    image: NDArray[np.uint8], known: NDArray[np.bool_], height: NDArray[np.float32], around: NDArray[np.float32]
-) -> None:
-    """Darken known pixels below their surroundings and slightly brighten those above, in place."""
-    rows, columns = height.shape
-    for v in range(rows):
-        for u in range(columns):
-            if known[v, u]:
-                lift = min(max((height[v, u] - around[v, u]) / 0.35, -1.0), 1.0)
-                factor = 1.0 + (0.45 if lift < 0 else 0.12) * lift
-                for c in range(3):
-                    image[v, u, c] = np.uint8(min(image[v, u, c] * factor, 255.0))
+    lift = np.clip((filled - np.asarray(cv2.GaussianBlur(filled, (0, 0), 6.0))) / np.float32(0.35), -1.0, 1.0)
+    factor = 1.0 + np.where(lift < 0, np.float32(0.45), np.float32(0.12)) * lift
+    factor[~known] = 1.0
+    return np.asarray(cv2.multiply(image, cv2.merge([factor] * 3), dtype=cv2.CV_8U), np.uint8)
 
 
 def _draw_box(image: Image, corners: NDArray[np.float32], color: Color) -> None:

@@ -118,11 +118,9 @@ def add_weights(
     has_card = (folder / card_name).is_file()
     entry = ShippedWeights(target.name, _sha256(target), preset, size, card_name if has_card else "")
     entries[name] = entry
-    from embodied_perceptron.recordings.files import atomic_path  # torch loads only when something is written
+    from embodied_perceptron.recordings.files import write_json  # torch loads only when something is written
 
-    with atomic_path(folder / MANIFEST) as temporary:
-        plain = {key: dataclasses.asdict(entries[key]) for key in sorted(entries)}
-        temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST, {key: dataclasses.asdict(entries[key]) for key in sorted(entries)}, indent=2)
     return entry
 
 

@@ -284,30 +284,27 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_map_error_is_null_without_truth(tmp_path: Path) -> None:
-    assert simulated.measure_map_error_m(tmp_path, tmp_path / "map.safetensors") is None
+def test_a_recording_whose_truth_cannot_be_read_is_not_scored(tmp_path: Path) -> None:
     (tmp_path / "scene.json").write_text("{}")
-    with pytest.raises(simulated.SimulationError, match="measuring"):
-        simulated.measure_map_error_m(tmp_path, tmp_path / "map.safetensors")
+    with pytest.raises(simulated.SimulationError, match="scoring"):
+        simulated.mission_score(tmp_path, *[tmp_path / "scene.json"] * 3)
 
 
 def test_map_error_measures_distance_to_the_walls(tmp_path: Path) -> None:
     from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-    from embodied_perceptron_training.homes.recording import map_error
+    from embodied_perceptron_training.homes.recording import map_error_m
 
     truth = {"seed": 3, "spec": {"rooms": 1, "kind": "living room", "clutter": 1.0}}
     (tmp_path / "scene.json").write_text(json.dumps(truth))
     triangles = build_home(3, HomeSpec(1, "living room", 1.0)).triangles()
     on_surface = triangles.mean(axis=1)[::50]
-    exact = map_error(tmp_path, on_surface)
-    assert exact["max_m"] < 1e-6
+    assert map_error_m(tmp_path, on_surface) < 1e-6
     far_below = on_surface - np.array([0.0, 0.0, 50.0])
     lowest = triangles[..., 2].min()
     expected = lowest - far_below[:, 2]
-    assert map_error(tmp_path, far_below)["mean_m"] == pytest.approx(expected.mean(), rel=0.02)
-    assert map_error(tmp_path, on_surface, max_points=10)["points"] <= 10
+    assert map_error_m(tmp_path, far_below) == pytest.approx(expected.mean(), rel=0.02)
     with pytest.raises(ValueError, match="no points"):
-        map_error(tmp_path, np.zeros((0, 3)))
+        map_error_m(tmp_path, np.zeros((0, 3)))
 
 
 # --------------------------------------------------------------------------------------------------------------------

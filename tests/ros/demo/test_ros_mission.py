@@ -106,7 +106,9 @@ def test_results_hold_every_figure():
     sightings = tuple(Sighting(i, (), 10.0 + 0.5 * i) for i in range(5))
     answers = {"q": [TimedAnswer(found(), 12.0)]}
     made = outcome(sightings=sightings, answers=answers)
-    results = summarise(Path("src"), made, FakePerception(), 0.01, [CHAIR], {"AP25": 41.0, "mIoU": 20.0}, "tiny")
+    results = summarise(
+        Path("src"), made, FakePerception(), [CHAIR], {"map_error_m": 0.01, "AP25": 41.0, "mIoU": 20.0}, "tiny"
+    )
     assert (results["fusion_hz"], results["perception_hz"]) == (3.0, 2.0)
     assert (results["AP25"], results["mIoU"], results["weights"]) == (41.0, 20.0, "tiny")
     assert results["latency_ms"]["query"] == {"p50": 3.0, "p99": 4.0}
@@ -136,7 +138,7 @@ def test_brackets_in_questions_and_names_are_shown_and_not_obeyed():
 
 
 def test_without_truth_nothing_is_claimed():
-    results = summarise(Path("src"), outcome(), FakePerception(), None, [MissionQuestion("a", "the chair")])
+    results = summarise(Path("src"), outcome(), FakePerception(), [MissionQuestion("a", "the chair")])
     assert results["AP25"] is None
     assert results["perception_hz"] is None
     (row,) = results["queries"]
@@ -147,7 +149,7 @@ def test_without_truth_nothing_is_claimed():
 def test_a_wrong_answer_is_told_and_is_no_failure():
     wrong = verdict(CHAIR, [TimedAnswer(NOT_FOUND, 2.0)])
     assert (wrong["status"], wrong["correct"], wrong["object_id"]) == ("NOT_FOUND", False, None)
-    results = {**summarise(Path("s"), outcome(), FakePerception(), None), "queries": [wrong]}
+    results = {**summarise(Path("s"), outcome(), FakePerception()), "queries": [wrong]}
     assert find_problems(results) == ()
 
 

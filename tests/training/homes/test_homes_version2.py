@@ -584,7 +584,7 @@ def test_validation_homes_may_have_families_kept_for_testing(monkeypatch: pytest
 
     def run(*more: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, ["generate", "--out", str(tmp_path), "--homes", "1", *more])
-        return result.exit_code, result.output
+        return getattr(result.exception, "exit_code", 0), str(result.exception)
 
     assert run("--split", "val", "--unseen")[0] == run("--split", "val")[0] == 0
     assert asked == [(True, "val"), (False, "val")]

@@ -22,7 +22,7 @@ from embodied_perceptron_training.homes.building.placement import Pieces, pieces
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.recording import (
     RecordingSpec,
-    SurfaceDistance,
+    distances_to_triangles,
     render_recording,
     surface_distance_m,
 )
@@ -156,16 +156,15 @@ def test_integer_pixels_are_centres() -> None:
 
 def test_surface_distance_by_hand_and_against_brute_force() -> None:
     square = np.array([[[0, 0, 0], [1, 0, 0], [1, 1, 0]], [[0, 0, 0], [1, 1, 0], [0, 1, 0]]], float)
-    distance = SurfaceDistance(square)
     points = np.array([[0.5, 0.2, 0.3], [2.0, 0.5, 0.0], [2.0, 2.0, 0.0], [0.1, 0.9, -0.2]])
-    np.testing.assert_allclose(distance(points), [0.3, 1.0, np.sqrt(2), 0.2], atol=1e-12)
+    np.testing.assert_allclose(distances_to_triangles(square, points), [0.3, 1.0, np.sqrt(2), 0.2], atol=1e-12)
     rng = np.random.default_rng(1)
     soup = rng.uniform(-1, 1, (60, 3, 3))
     points = rng.uniform(-2, 2, (40, 3))
-    alone = np.min([SurfaceDistance(t[None])(points) for t in soup], axis=0)
-    np.testing.assert_allclose(SurfaceDistance(soup)(points), alone, atol=1e-12)
+    alone = np.min([distances_to_triangles(t[None], points) for t in soup], axis=0)
+    np.testing.assert_allclose(distances_to_triangles(soup, points), alone, atol=1e-12)
     with pytest.raises(ValueError, match="finite"):
-        distance(np.array([[np.nan, 0, 0]]))
+        distances_to_triangles(square, np.array([[np.nan, 0, 0]]))
 
 
 @pytest.mark.slow

@@ -222,10 +222,7 @@ def test_variations_keep_their_marks_and_the_slot_grammar_is_well_marked() -> No
     [
         ("find: the [table=t] with a [lamp=a] [on=a.on(t)] [it=t]", ["supporting(lamp)"]),
         ("find: the [bath=t], to [its=t] [left=a.left(t)] a [toilet=a]", ["right(toilet)"]),
-        ("find: the [second=t.rank] [chair=t] [counting from=t.farthest(a)] the [door=a]", ["closest 2(door)"]),
-        ("find: the [second=t.rank] [stool=t] [from=t.in(a)] the [door=a]", ["closest 2(door)"]),
         ("find: the [first=t.rank] [chair=t] [on the left=t.left-of-all]", ["from-left"]),
-        ("find: the [table=t] [without=neg;t.with(a)!] a [lamp=a] [on=a.on(t)] it", ["not supporting(lamp)"]),
         ("find: the [chair=t] [farthest from=t.farthest(a)] the [door=a]", ["farthest(door)"]),
         (
             "find: [sitting in=speaker.from(a)] the [couch=a], the [plant=t] [on my right=t.right-of-me]",
@@ -243,11 +240,11 @@ def test_what_is_told_from_the_other_side(line: str, constraints: list[str]) -> 
         ("find: the [chair=t] [closer to=t.closest(a,b)] the [sink=a] than to the [door=b]", "nearer(sink, door)"),
         ("find: the [chair=t] [further from=t.farthest(a,b)] the [sink=a] than the [door=b]", "farther(sink, door)"),
         ("find: the [chair=t] that [faces=t.across(a)] the [sink=a]", "facing(sink)"),
-        ("find: the [chair=t] the [sink=a] [faces=t.front(a)]", "pointed-at(sink)"),
-        ("contents: what does the [sink=a] [face=t.front(a)]", "pointed-at(sink)"),
+        ("find: the [chair=t] the [sink=a] [faces=t.front(a)]", "front(sink)"),
+        ("contents: what does the [sink=a] [face=t.front(a)]", "front(sink)"),
         ("find: the [chair=t] [two metres=t.amount] [from=t.within(a)] the [sink=a]", "distance(sink) 2.0"),
         ("find: the [chair=t] [within=t.within(a)] [two metres=t.amount] of the [sink=a]", "within(sink) 2.0"),
-        ("find: the [chair=t] [30=t.amount] centimetres high", "measured 0.3"),
+        ("find: the [chair=t] [30 centimetres=t.amount] high", "measured 0.3"),
         ("find: the [chair=t] [by=t.near(a)] [the=a] [red=a.colour]", "near(chair)"),
     ],
 )

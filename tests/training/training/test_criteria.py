@@ -456,9 +456,9 @@ def test_occupancy_gradients_are_right_and_finite_when_certain() -> None:
 
 def test_occupancy_scales_are_weighted_and_checked() -> None:
     logits, target = torch.randn(1, 3, 4, 4, 4), torch.randint(0, 3, (1, 4, 4, 4))
-    losses = OccupancyCriterion()([logits, logits], [target, target])
+    once, twice = (OccupancyCriterion()([logits] * n, [target] * n) for n in (1, 2))
     for name in ("cross_entropy", "semantic", "geometric"):
-        torch.testing.assert_close(losses[f"scale1/{name}"], 0.5 * losses[f"scale0/{name}"])
+        torch.testing.assert_close(twice[name], 1.5 * once[name])
     with pytest.raises(ValueError, match="scale 0"):
         OccupancyCriterion()([logits], [target[:, :2]])
 

@@ -254,7 +254,9 @@ class EmbodiedScanDataset:
         return len(self._entries[index]["images"])
 
     def by_name(self, sample_idx: str) -> Scan:
-        """A scan by its sample_idx. Raises ``KeyError``."""
+        """A scan by its sample_idx. Raises :class:`DatasetError` for an unknown one."""
+        if sample_idx not in self._by_name:
+            raise DatasetError(f"{self.root} has no scan {sample_idx!r} in split {self.split}")
         return self[self._by_name[sample_idx]]
 
     def position(self, sample_idx: str) -> int:

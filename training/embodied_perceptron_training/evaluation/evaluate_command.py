@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,6 +19,8 @@ from embodied_perceptron.apps.command_line import (
     add_former_name,
     out_file,
     out_folder,
+    user_errors,
+    with_option_groups,
     writable_file,
 )
 from embodied_perceptron.apps.reading_options import with_detectors
@@ -29,6 +31,7 @@ from embodied_perceptron_training.evaluation.recordings.recording_command import
 from embodied_perceptron_training.evaluation.runner.options import (
     DEGRADE_HELP,
     PROCESSES,
+    TASKS,
     VIEWS,
     VIEWS_HELP,
     Common,
@@ -38,9 +41,9 @@ from embodied_perceptron_training.evaluation.runner.options import (
     MetricsFolder,
     Processes,
     Scenes,
+    Task,
     Views,
     Weights,
-    with_common_options,
 )
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 from embodied_perceptron_training.evaluation.runner.results_command import results
@@ -49,9 +52,6 @@ from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
 
 Metric = Literal["detection", "grounding", "occupancy"]
-Task = Literal[
-    "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
-]
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
 evaluate_app.command("referring")(referring)
 evaluate_app.command("recording")(recording)
@@ -82,11 +82,8 @@ def files(
     # torch loads only when needed
     from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
-    try:
+    with user_errors():
         figures = evaluate_files(metric, predictions, ground_truth)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
     table = Table(title=f"{metric}: {predictions.name} against {ground_truth.name}")
     table.add_column("figure")
     table.add_column("%", justify="right")
@@ -199,18 +196,12 @@ def calibrate_witnesses(
     from embodied_perceptron.recordings.files import write_atomically
     from embodied_perceptron_training.evaluation.calibration.detector_fit import cross_validated, fit, record_home
 
-    with TaskProgress("replaying homes") as shown:
+    with TaskProgress("replaying homes") as shown, user_errors():
         homes = []
         for number, folder in enumerate(recordings):
             shown.update(number, len(recordings), str(folder))
-            try:
-                homes.append(record_home(folder, settings, perceive_every))
-            except (ValueError, OSError) as error:
-                raise CommandError(str(error)) from error
-    try:
+            homes.append(record_home(folder, settings, perceive_every))
         model, report = fit(homes), cross_validated(homes)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     measured = {
         "homes": len(homes),
         "places": sum(len(home.hypotheses) for home in homes),
@@ -251,7 +242,7 @@ def write_metrics(figures: dict[str, float], folder: Path) -> None:
 
 
 @evaluate_app.command("all")
-@with_common_options
+@with_option_groups
 def evaluate_tasks(
     common: Common,
     data: DataSet,
@@ -290,7 +281,7 @@ def evaluate_tasks(
         from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
         from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
-    folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
+    folder, weights = (known_everywhere(name, common.cluster) for name in (data, common.weights))
     tasks = ALL_TASKS if only is None else (only,)
     settings = (common.split, weights, tasks, common.scenes, views or 0, turn_seed, prompts)
     if degrade and not Path(detections).is_file():
@@ -300,10 +291,10 @@ def evaluate_tasks(
         detections = str(write_degraded(detections, out / "detections.json", Degradation.of_text(degrade)))
     spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-    run_evaluation("all" if only is None else only, spec, out, common.workers, command, pictures)
+    run_evaluation("all" if only is None else only, spec, out, common.cluster, command, pictures)
 
 
-for _task in get_args(Task):
+for _task in TASKS:
     add_former_name(evaluate_app, _task, f"evaluate all --only {_task}", evaluate_tasks, path="evaluate ", only=_task)
 add_former_name(evaluate_app, "card", "dev card", card, path="evaluate ")
 register_suites(evaluate_app)

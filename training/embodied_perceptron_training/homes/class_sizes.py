@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import corners
-from embodied_perceptron.recordings.artifacts import write_json
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 

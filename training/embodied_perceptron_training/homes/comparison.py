@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import read_json
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron_training.homes.building.home import VERSIONS, HomeSpec
@@ -197,9 +198,7 @@ def compare(
 
 
 def _seeds(folder: Path, split: str) -> list[int]:
-    import json
-
-    overview = json.loads((folder / "homes.json").read_text())
+    overview = read_json(folder / "homes.json")
     if split not in overview["splits"]:
         raise ValueError(f"{folder / 'homes.json'} has no split {split!r}; it has {', '.join(overview['splits'])}")
     return [int(seed) for seed in overview["splits"][split]]

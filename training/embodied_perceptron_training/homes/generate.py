@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
@@ -84,10 +85,8 @@ class HomeSampleSpec:
     prompts: PromptSpec = field(default_factory=PromptSpec)
 
     def __post_init__(self) -> None:
-        if self.views < 1:
-            raise ValueError(f"views must be at least 1, got {self.views}")
-        if self.width < 16 or self.height < 16:
-            raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        require_positive(self, "views")
+        require_at_least(self, 16, "width", "height")
         self.noise.check_version(self.version)
 
     @property
@@ -369,7 +368,6 @@ def generate(
         spec = replace(spec, home=replace(spec.home, unseen=True))
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    _check_writable(root)
     work = partial(write_sample, root=root.resolve(), spec=spec)
     for done, (_, take) in enumerate(spread(work, list(seeds), workers), 1):
         take()
@@ -379,12 +377,6 @@ def generate(
     hidden = root / ".partial"
     if hidden.exists() and not any(hidden.iterdir()):
         hidden.rmdir()
-
-
-def _check_writable(root: Path) -> None:
-    probe = root / f".probe-{os.getpid()}"
-    probe.write_bytes(b"")
-    probe.unlink()
 
 
 # -- index files

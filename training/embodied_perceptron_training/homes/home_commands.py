@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from embodied_perceptron.apps.command_line import (
-    EXIT_BAD_INPUT,
+    CommandError,
     TaskProgress,
     add_dev_command,
     add_former_name,
     how_to_go_on,
     out_folder,
+    user_errors,
+    with_option_groups,
 )
-from embodied_perceptron.apps.reading_options import (
-    DepthScale,
-    PoseOffset,
-    Poses,
-    PoseScale,
-    TfTopic,
-    open_source,
-    reading_options,
-)
+from embodied_perceptron.apps.reading_options import ReadingOptions
+from embodied_perceptron.recordings.files import write_json
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
@@ -37,7 +32,6 @@ def register(app: typer.Typer) -> None:
     app.command("generate")(generate_command)
     app.command("inspect")(inspect_command)
     app.command("export-bag")(export_bag_command)
-    add_dev_command(app, "map-error", map_error_command, former="map-error")
     add_dev_command(app, "mission-questions", mission_questions_command, former="mission-questions")
     add_former_name(app, "render-recording", "generate --drive", generate_command, drive=True)
 
@@ -78,15 +72,10 @@ _DRIVE_OPTIONS = ["frames", "rate", "after"]
 _OF_THE_FIRST = ["seed", "frames", "rooms", "version"]  # a second drive has those of its first
 
 
-def _fail(error: Exception) -> typer.Exit:
-    typer.secho(f"error: {error}", fg="red", err=True)
-    return typer.Exit(EXIT_BAD_INPUT)
-
-
 def _require_embree() -> None:
     """Exit with one line if the ray caster of simulated homes is missing, as on machines without wheels of it."""
     if importlib.util.find_spec("embreex") is None:
-        raise _fail(ModuleNotFoundError("simulated homes need embreex (x86-64): pip install 'embreex>=2.17'"))
+        raise CommandError("simulated homes need embreex (x86-64): pip install 'embreex>=2.17'")
 
 
 def generate_command(
@@ -160,13 +149,13 @@ def generate_command(
     given = [name for name in foreign if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise _fail(ValueError(f"{names}: {'not for' if drive else 'only with'} --drive"))
+        raise CommandError(f"{names}: {'not for' if drive else 'only with'} --drive")
     width, height = parse_size(size)
     second = after is not None
     if given := [
         n for n in _OF_THE_FIRST if second and getattr(ctx.get_parameter_source(n), "name", "") == "COMMANDLINE"
     ]:
-        raise _fail(ValueError(f"--{given[0].replace('_', '-')}: not with --after, which has that of the first drive"))
+        raise CommandError(f"--{given[0].replace('_', '-')}: not with --after, which has that of the first drive")
     seed, rooms, version = (
         default if value is None else value
         for value, default in zip((seed, rooms, version), (7, 1, 1) if drive else (0, 0, 2), strict=True)
@@ -179,7 +168,7 @@ def generate_command(
         from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
         from embodied_perceptron_training.processes import choose_workers
 
-    try:
+    with user_errors():
         home = HomeSpec(rooms, "living room" if rooms == 1 else None, version=version)
         later: SecondDrive | None = None
         if after is not None:
@@ -216,8 +205,6 @@ def generate_command(
         finished = f"the finished homes stay in {out}; the same command continues"
         with how_to_go_on(finished), TaskProgress("generating homes") as progress:
             generate(out, range(seed, seed + homes), spec, split, choose_workers(workers, ray), progress.update)
-    except (ValueError, OSError) as error:
-        raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")
 
 
@@ -254,17 +241,14 @@ def inspect_command(
     set."""
     if folder is None:
         if compare is None:
-            raise _fail(ValueError("give the folder of a data set, or --compare RECORDING"))
+            raise CommandError("give the folder of a data set, or --compare RECORDING")
         _compare(None, split, compare, out)
         return
     target = out or folder / "inspect"
-    try:
-        with TaskProgress(f"looking at {folder}") as progress:
-            from embodied_perceptron_training.homes.inspection import inspect
+    with user_errors(), TaskProgress(f"looking at {folder}") as progress:
+        from embodied_perceptron_training.homes.inspection import inspect
 
-            numbers = inspect(folder, target, split, limit, progress.update)
-    except (ValueError, OSError) as error:
-        raise _fail(error) from error
+        numbers = inspect(folder, target, split, limit, progress.update)
     _print_statistics(numbers)
     if compare is not None:
         _compare(folder, split, compare, target)
@@ -272,27 +256,23 @@ def inspect_command(
 
 
 def _compare(folder: Path | None, split: str, recording: Path, target: Path | None) -> None:
-    import json
-
     from rich.console import Console
     from rich.table import Table
 
-    try:
-        with TaskProgress(f"comparing with {recording}") as progress:
-            from embodied_perceptron_training.homes.comparison import compare
+    with user_errors(), TaskProgress(f"comparing with {recording}") as progress:
+        from embodied_perceptron_training.homes.comparison import compare
 
-            columns = compare(folder, split, recording, progress=progress.update)
-    except (ValueError, OSError) as error:
-        raise _fail(error) from error
+        columns = compare(folder, split, recording, progress=progress.update)
     if target is not None:
         target.mkdir(parents=True, exist_ok=True)
-        (target / "comparison.json").write_text(json.dumps(columns, indent=1))
+        write_json(target / "comparison.json", columns)
     table = Table("", *columns)
     for row in dict.fromkeys(name for column in columns.values() for name in column):
         table.add_row(row, *(column.get(row, "-") for column in columns.values()))
     Console().print(table)
 
 
+@with_option_groups
 def export_bag_command(
     source: Annotated[
         Path, typer.Argument(exists=True, help="A recording (TUM folder or bag), or with --scan a data set.")
@@ -301,32 +281,24 @@ def export_bag_command(
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
     rate: Annotated[float, typer.Option("--fps", "--rate", min=0.01, help="Frames per second.")] = 10.0,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    tf_topic: TfTopic = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Convert a sequence to an MCAP bag with images, camera_info, /tf and /tf_static."""
     if out.exists():
-        raise _fail(ValueError(f"{out} exists already: choose another folder, or remove it"))
+        raise CommandError(f"{out} exists already: choose another folder, or remove it")
     with TaskProgress(f"reading {source}"):
         from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
         from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 
-    try:
+    with user_errors():
         if scan is None:
-            options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-            recording: Recording = open_source(source, **options)
+            recording: Recording = reading.open(source)
         else:
             recording = ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate)
         nothing = f"{out} is not written; the same command begins again"
         with how_to_go_on(nothing), TaskProgress(f"writing {out}") as progress:
             count = export_bag(recording, out, progress.update)
-    except KeyError as error:
-        raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
-    except (ValueError, OSError) as error:
-        raise _fail(error) from error
     typer.echo(f"{out}: {count} messages")
 
 
@@ -353,22 +325,6 @@ def _print_statistics(numbers: dict[str, Any]) -> None:
     console.print("instances by group: " + ", ".join(f"{k} {v}" for k, v in numbers["groups"].items()))
 
 
-def map_error_command(
-    recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
-    map_file: Annotated[Path, typer.Argument(exists=True, help="Map made from it: map.safetensors.")],
-) -> None:
-    """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
-    import json
-
-    from embodied_perceptron_training.homes.recording import map_error, map_points
-
-    try:
-        error = map_error(recording, map_points(map_file))
-    except (ValueError, OSError) as problem:
-        raise _fail(problem) from problem
-    typer.echo(json.dumps({name: round(value, 6) for name, value in error.items()}))
-
-
 def mission_questions_command(
     recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
 ) -> None:
@@ -378,11 +334,9 @@ def mission_questions_command(
     from embodied_perceptron_training.homes.mission import Question, make_questions, question_of_change
     from embodied_perceptron_training.homes.recording import moved_objects, recorded_home, watch_recording
 
-    try:
+    with user_errors():
         if moved := moved_objects(recording):
             questions: tuple[Question, ...] = (question_of_change(recorded_home(recording), moved),)
         else:
             questions = make_questions(watch_recording(recording))
-    except (ValueError, OSError) as problem:
-        raise _fail(problem) from problem
     typer.echo(json.dumps([question.as_dict() for question in questions]))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import write_png
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.visualization.drawing import clip_to_near_plane, pixel
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
@@ -198,5 +199,5 @@ def inspect(
         write_png(out / f"sheet_{name}.png", picture)
         progress(index + 1, sheets)
     numbers = statistics(dataset)
-    (out / "statistics.json").write_text(json.dumps(numbers, indent=1))
+    write_json(out / "statistics.json", numbers)
     return numbers

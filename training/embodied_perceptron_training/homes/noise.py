@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.config import require_at_least
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 
@@ -48,9 +49,7 @@ class NoiseModel:
         if self.sensor not in (*_FIRST_SENSORS, *_LATER_SENSORS):
             names = ", ".join((*_FIRST_SENSORS, *_LATER_SENSORS))
             raise ValueError(f"sensor must be one of {names}, got {self.sensor!r}")
-        for name in ("exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        require_at_least(self, 0, "exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain")
 
     def check_version(self, version: int) -> None:
         """Raise ``ValueError`` when homes of ``version`` do not support the sensor."""
@@ -142,28 +141,40 @@ def motion_blur(
     share: float,
 ) -> NDArray[np.uint8]:
     """Blur along the optical flow of a static scene while the camera moves ``share`` of the way to its next pose."""
-    z = np.where(depth_m > 0, depth_m, 5.0)
-    x = (np.arange(intrinsics.width) - intrinsics.cx) / intrinsics.fx
-    y = (np.arange(intrinsics.height) - intrinsics.cy) / intrinsics.fy
-    points = np.stack([z * x[None], z * y[:, None], z], -1)
-    T = invert_transform(T_world_next) @ T_world_camera
-    moved = points @ T[:3, :3].T + T[:3, 3]
-    depth = np.maximum(moved[..., 2], 0.05)
     u, v = np.meshgrid(np.arange(intrinsics.width), np.arange(intrinsics.height))
-    flow_u = np.clip(intrinsics.fx * moved[..., 0] / depth + intrinsics.cx - u, -80, 80) * share
-    flow_v = np.clip(intrinsics.fy * moved[..., 1] / depth + intrinsics.cy - v, -80, 80) * share
+    flow = image_flow(depth_m, intrinsics, T_world_camera, T_world_next, 80.0) * share
     total = np.zeros(color.shape, np.float32)
     steps = np.linspace(-0.5, 0.5, 7)
     for s in steps:
         total += cv2.remap(
             color,
-            (u + s * flow_u).astype(np.float32),
-            (v + s * flow_v).astype(np.float32),
+            (u + s * flow[..., 0]).astype(np.float32),
+            (v + s * flow[..., 1]).astype(np.float32),
             cv2.INTER_LINEAR,
             borderMode=cv2.BORDER_REPLICATE,
         )
     blurred: NDArray[np.uint8] = (total / len(steps)).round().astype(np.uint8)
     return blurred
+
+
+def image_flow(
+    depth_m: F32,
+    k: Intrinsics,
+    T_world_camera: NDArray[np.float64],
+    T_world_next: NDArray[np.float64],
+    limit_px: float,
+) -> NDArray[np.float64]:
+    """(H, W, 2) optical flow of static points until the next pose in pixels, with 5 m for unknown depth."""
+    z = np.where(depth_m > 0, depth_m, 5.0)
+    x = (np.arange(k.width) - k.cx) / k.fx
+    y = (np.arange(k.height) - k.cy) / k.fy
+    T = invert_transform(T_world_next) @ T_world_camera
+    moved = np.stack([z * x[None], z * y[:, None], z], -1) @ T[:3, :3].T + T[:3, 3]
+    ahead = np.maximum(moved[..., 2], 0.05)
+    to = np.stack([k.fx * moved[..., 0] / ahead + k.cx, k.fy * moved[..., 1] / ahead + k.cy], -1)
+    here = np.stack(np.meshgrid(np.arange(k.width), np.arange(k.height)), -1)
+    flow: NDArray[np.float64] = np.clip(to - here, -limit_px, limit_px)
+    return flow
 
 
 def add_grain(color: NDArray[np.uint8], sigma: float, rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import require_at_least, require_within
 from embodied_perceptron_training.homes import relations as geo
 from embodied_perceptron_training.homes.relations import Scene
 
@@ -229,11 +230,8 @@ class PromptSpec:
     negatives: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("free_share", "complex_share", "synonym_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        if self.per_scene < 0 or self.negatives < 0:
-            raise ValueError(f"counts must not be negative, got {self.per_scene} and {self.negatives}")
+        require_within(self, 0, 1, "free_share", "complex_share", "synonym_share")
+        require_at_least(self, 0, "per_scene", "negatives")
 
 
 def all_facts(scene: Scene) -> list[Fact]:

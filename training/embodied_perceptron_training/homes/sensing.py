@@ -9,16 +9,13 @@ with time of flight.
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage, special
 
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.noise import add_grain
+from embodied_perceptron_training.homes.noise import add_grain, image_flow
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
@@ -250,7 +247,8 @@ def measured_color(view: RenderedView, sensor_model: SensorModel, rng: Rng) -> N
         return view.color.copy()
     k = view.intrinsics
     u, v = np.meshgrid(np.arange(k.width, dtype=np.float32), np.arange(k.height, dtype=np.float32))
-    flow = image_flow(view.depth_m, k, view.T_world_camera, sensor_model.motion(view.T_world_camera, rng))
+    T_world_next = sensor_model.motion(view.T_world_camera, rng)
+    flow = image_flow(view.depth_m, k, view.T_world_camera, T_world_next, 0.1 * k.width).astype(np.float32)
     x, y = (u - k.cx) / k.fx, (v - k.cy) / k.fy
     r2 = (x**2 + y**2) / ((k.width / 2 / k.fx) ** 2 + (k.height / 2 / k.fy) ** 2)
     base = [u + sensor_model.color_shift_px[0] + sensor_model.barrel * r2 * (u - k.cx),
@@ -265,18 +263,3 @@ def measured_color(view: RenderedView, sensor_model: SensorModel, rng: Rng) -> N
     light *= (1 - sensor_model.vignette * r2)[..., None] * np.array(sensor_model.white, np.float32)
     toned: NDArray[np.uint8] = np.clip(light * 255, 0, 255).round().astype(np.uint8)
     return add_grain(toned, sensor_model.grain, rng)
-
-
-def image_flow(depth: F32, k: Intrinsics, T_world_camera: F64, T_world_next: F64) -> F32:
-    """(H, W, 2) optical flow of static points until the next pose in pixels, with 5 m for unknown depth."""
-    z = np.where(depth > 0, depth, 5.0)
-    x = (np.arange(k.width) - k.cx) / k.fx
-    y = (np.arange(k.height) - k.cy) / k.fy
-    T = invert_transform(T_world_next) @ T_world_camera
-    moved = np.stack([z * x[None], z * y[:, None], z], -1) @ T[:3, :3].T + T[:3, 3]
-    ahead = np.maximum(moved[..., 2], 0.05)
-    to = np.stack([k.fx * moved[..., 0] / ahead + k.cx, k.fy * moved[..., 1] / ahead + k.cy], -1)
-    here = np.stack(np.meshgrid(np.arange(k.width), np.arange(k.height)), -1)
-    limit = 0.1 * k.width
-    flow: Any = np.clip(to - here, -limit, limit)
-    return np.asarray(flow, np.float32)

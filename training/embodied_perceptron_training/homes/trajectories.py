@@ -242,22 +242,29 @@ def shortest_path(points: F64) -> list[int]:
     return order
 
 
+def visits(
+    space: FreeSpace, renderer: RayCastRenderer, count: int, height_m: float, rng: np.random.Generator
+) -> list[tuple[F64, float]]:
+    """``count`` places (x, y) and directions in walking order: the best directions of all stations first, then the
+    second best, ..."""
+    stations = view_stations(space, renderer, max(6, count), rng, height_m)
+    if not stations:
+        stations = [_station(renderer, space.spread(1)[0], height_m, 0.0)]
+    ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
+    chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
+    return [(stations[k].xy, stations[k].yaws_rad[rank]) for k, rank in chosen]
+
+
 def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int) -> F64:
     """(count, 4, 4) hand-held views in the order of a trajectory: the best direction of each station, then other
     directions of the same stations."""
     if count < 1:
         raise ValueError(f"need at least one view, got {count}")
     rng = np.random.default_rng([seed, 51])
-    stations = view_stations(space, renderer, max(6, count), rng)
-    if not stations:
-        stations = [_station(renderer, space.spread(1)[0], 1.4, 0.0)]
-    # best directions of all stations, then second best, ...; each in the order of the trajectory
-    ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
-    chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
     poses = []
-    for k, rank in chosen:
-        yaw = stations[k].yaws_rad[rank] + float(rng.normal(0, 0.08))
-        x, y = stations[k].xy + rng.normal(0, 0.03, 2)
+    for xy, yaw in visits(space, renderer, count, 1.4, rng):
+        yaw += float(rng.normal(0, 0.08))
+        x, y = xy + rng.normal(0, 0.03, 2)
         height = float(np.clip(rng.normal(1.45, 0.12), 1.1, 1.75))
         poses.append(camera_pose((x, y, height), yaw, float(rng.uniform(0.1, 0.45)), float(rng.normal(0, 0.03))))
     return np.array(poses)

@@ -15,7 +15,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron_training.homes.building.freespace import FreeSpace
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.sensor_model import Carrier, SensorModel
-from embodied_perceptron_training.homes.trajectories import Station, _station, camera_pose, view_stations
+from embodied_perceptron_training.homes.trajectories import camera_pose, visits
 
 F64 = NDArray[np.float64]
 MAX_PITCH_RAD, MAX_ROLL_RAD = float(np.deg2rad(30)), float(np.deg2rad(6))
@@ -48,14 +48,17 @@ def handheld_trajectory(
     pitch = float(np.deg2rad(rng.uniform(17, 28) if carrier == "hand" else rng.uniform(4, 26)))
     lean = float(np.deg2rad(rng.normal(0, 3.0 if carrier == "hand" else 0.5)))
     poses = []
-    for station, yaw in _visits(space, renderer, count, height, rng):
+    walk = visits(space, renderer, count, height, rng)
+    turns_rad = [float(rng.normal(0, 0.12)) for _ in walk]
+    for (place, direction), turn_rad in zip(walk, turns_rad, strict=True):
+        yaw = direction + turn_rad
         if carrier == "hand":
-            xy = station.xy + rng.normal(0, 0.05, 2)
+            xy = place + rng.normal(0, 0.05, 2)
             z = float(np.clip(height + rng.normal(0, 0.1), 1.0, 1.8))
             down = float(np.clip(pitch + np.deg2rad(rng.normal(0, 6)), 0, MAX_PITCH_RAD))
             roll = float(np.clip(lean + np.deg2rad(rng.normal(0, 3.0)), -MAX_ROLL_RAD, MAX_ROLL_RAD))
         else:
-            xy, z, down = station.xy, height, pitch
+            xy, z, down = place, height, pitch
             roll = float(np.clip(lean + np.deg2rad(rng.normal(0, 0.3)), -MAX_ROLL_RAD, MAX_ROLL_RAD))
         pose = camera_pose((xy[0], xy[1], z), yaw, down, roll)
         if rng.random() < _CLOSE_SHARE[carrier]:
@@ -69,18 +72,6 @@ def map_views(count: int, seed: int) -> list[int]:
     rng = np.random.default_rng([seed, 83])
     early = [int(n) for n in rng.integers(min(3, count), count + 1, 2)]
     return sorted({*early, count})
-
-
-def _visits(
-    space: FreeSpace, renderer: RayCastRenderer, count: int, height_m: float, rng: np.random.Generator
-) -> list[tuple[Station, float]]:
-    """(station, direction) in walking order: best directions of all stations first, then second best, ..."""
-    stations = view_stations(space, renderer, max(6, count), rng, height_m)
-    if not stations:
-        stations = [_station(renderer, space.spread(1)[0], height_m, 0.0)]
-    ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
-    chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
-    return [(stations[k], stations[k].yaws_rad[rank] + float(rng.normal(0, 0.12))) for k, rank in chosen]
 
 
 def _nearer(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, add_dev_command, out_file
+from embodied_perceptron.apps.command_line import add_dev_command, out_file, user_errors
 
 
 def fit_language(
@@ -24,10 +24,8 @@ def fit_language(
     """Fit the sentence reader to marked sentences. Run again after an interruption to continue."""
     from embodied_perceptron_training.language.fit_sentence_reader import Fit, run
 
-    try:
+    with user_errors():
         figures = run(Fit(tuple(corpus), out, start, tuple(kept or ()), passes, seed, average=average), typer.echo)
-    except (FileNotFoundError, ValueError) as error:
-        raise CommandError(str(error)) from error
     for name, percent in figures.items():
         typer.echo(f"{name}: {percent} %")
 

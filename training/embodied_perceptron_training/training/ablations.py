@@ -26,7 +26,7 @@ from embodied_perceptron.inference.loading import load_network
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.official import CORRECTED
 from embodied_perceptron.nn.presets import TASKS, Modality, Variant
-from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS
@@ -291,10 +291,8 @@ def write_tables(out: Path) -> list[dict[str, Any]]:
             path = out / row.folder() / "result.json"
             if path.exists():
                 results.append(_named(row, json.loads(path.read_text(encoding="utf-8"))))
-        with atomic_path(out / "ablations.json") as temporary:
-            temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        with atomic_path(out / "ablations.md") as temporary:
-            temporary.write_text(markdown(results), encoding="utf-8")
+        write_json(out / "ablations.json", results, indent=2)
+        write_atomically(out / "ablations.md", markdown(results).encode())
     return results
 
 
@@ -327,18 +325,13 @@ def run_row(row: Row, budget: Budget, out: Path, quiet: bool = False) -> dict[st
     identity, path = budget.identity(row), folder / "result.json"
     _check_alike(row, identity, out)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "asked.json", identity)
+    write_json(folder / "asked.json", identity, indent=2)
     if not path.exists():
         result = _scored(row, budget) if row.scored else _trained(row, budget, folder, quiet)
         if result is None:
             return None
-        _write(path, {"asked": identity, **result})
+        write_json(path, {"asked": identity, **result}, indent=2)
     return _named(row, json.loads(path.read_text(encoding="utf-8")))
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def _run(row: Row, budget: Budget, options: Mapping[str, str], **values: Any) -> TrainingRun:

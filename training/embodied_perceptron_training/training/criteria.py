@@ -17,7 +17,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.backbone import SiteMask
 from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
+from embodied_perceptron.nn.graphed import Graphed
 from embodied_perceptron.nn.grounding import GroundingOutput, ObjectGroundingOutput
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -883,35 +884,36 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
 # -- occupancy
 
 
-@dataclass(frozen=True)
 class OccupancyCriterion:
     """Cross entropy and scene-class affinity on every scale; scale i has the weight ``0.5 ** i``. A process without
-    samples passes grids of batch size 0."""
+    samples passes grids of batch size 0. ``released``: restore the released faults."""
 
-    released: bool = False  # restore the released faults
-    reduce: Reduce = same  # mean of a value over processes
+    def __init__(self, released: bool = False) -> None:
+        self._compute = partial(_occupancy_terms, released)
+        self._graph = Graphed(partial(self._compute, same), trains=True)
 
     @full_precision
-    def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
-        """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
+    def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor], reduce: Reduce = same) -> Losses:
+        """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"cross_entropy", "semantic", "geometric"}``,
+        sums over scales. ``reduce``: mean of a value over processes."""
         if len(logits) != len(targets):
             raise ValueError(f"need a target per scale, got {len(targets)} for {len(logits)}")
-        sums, entropies = [], []
         for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
             if scores.shape[:1] + scores.shape[2:] != target.shape:
                 raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
-            entropies.append(occupancy_cross_entropy(scores, target, self.released, self.reduce))
-            sums.append(OccupancySums.of(scores, target))
-        classes, filled = (torch.stack(part) for part in zip(*sums, strict=True))
-        kinds = {
-            "cross_entropy": torch.stack(entropies),
-            "semantic": semantic_terms(classes, self.reduce),
-            "geometric": geometric_terms(filled, self.released, self.reduce),
-        }
-        decay = constant(tuple(0.5**i for i in range(len(sums))), classes.device, classes.dtype)
-        return {
-            f"scale{i}/{name}": term for name, terms in kinds.items() for i, term in enumerate((decay * terms).unbind())
-        }
+        compute = self._graph if reduce is same else partial(self._compute, reduce)  # messages are not recorded
+        terms: Tensor = compute(*logits, *targets)
+        return dict(zip(("cross_entropy", "semantic", "geometric"), terms.unbind(), strict=True))
+
+
+def _occupancy_terms(released: bool, reduce: Reduce, *given: Tensor) -> Tensor:
+    """(3,) terms of the logits and labels of L scales."""
+    L = len(given) // 2
+    pairs = list(zip(given[:L], given[L:], strict=True))
+    entropies = torch.stack([occupancy_cross_entropy(*pair, released, reduce) for pair in pairs])
+    classes, filled = map(torch.stack, zip(*(OccupancySums.of(*pair) for pair in pairs), strict=True))
+    terms = torch.stack([entropies, semantic_terms(classes, reduce), geometric_terms(filled, released, reduce)])
+    return terms @ constant(tuple(0.5**i for i in range(L)), terms.device, terms.dtype)
 
 
 # -- grounding

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, user_errors
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.weights import weights_file
@@ -58,46 +58,43 @@ def learn(
         raise CommandError("--pseudo and --detector belong together: without labels a detector must confirm the names")
     lift, file = with_detectors(PerceptronConfig(), detector, detector_layout).lift, weights_file(weights)
     agreed: list[AgreedThing] = []
-    try:
-        with TaskProgress("fitting classes") as shown:
-            from embodied_perceptron.inference.loading import load_inference
-            from embodied_perceptron_training.training.few_shot import (
-                check_network,
-                fit_classes,
-                is_unlabelled_recording,
-                read_labelled_rooms,
-                room_features,
-                validate,
-                write_classes,
-            )
-            from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
+    with user_errors(), TaskProgress("fitting classes") as shown:
+        from embodied_perceptron.inference.loading import load_inference
+        from embodied_perceptron_training.training.few_shot import (
+            check_network,
+            fit_classes,
+            is_unlabelled_recording,
+            read_labelled_rooms,
+            room_features,
+            validate,
+            write_classes,
+        )
+        from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
 
-            inference = load_inference(file)
-            check_network(inference)
-            bare = [source for source in sources if pseudo and is_unlabelled_recording(source)]
-            labelled = []
-            for source in bare:
-                shown.say(f"comparing network and detectors in {source}")
-                room, things = agreed_room(source, inference, lift, agreement, only or ())
-                labelled.append(room)
-                agreed += things
-            if bare:
-                typer.echo(agreement_table(agreed))
-                check_enough(agreed)
-            if len(bare) < len(sources):
-                corrected = [source for source in sources if source not in bare]
-                labelled += read_labelled_rooms(corrected, inference.classes, only or ())
-            rooms = []
-            for number, room in enumerate(labelled, start=1):
-                count = f"{len(room.labels)} labelled objects"
-                shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {count}")
-                rooms.append(room_features(room, inference))
-            fitted = fit_classes(rooms, inference, progress=shown.say)
-            if val is not None:
-                report = validate(fitted, inference, val, split, scenes, progress=shown.say)
-                fitted = dataclasses.replace(fitted, validation=report)
-    except (ValueError, OSError) as error:
-        raise CommandError(str(error)) from error
+        inference = load_inference(file)
+        check_network(inference)
+        bare = [source for source in sources if pseudo and is_unlabelled_recording(source)]
+        labelled = []
+        for source in bare:
+            shown.say(f"comparing network and detectors in {source}")
+            room, things = agreed_room(source, inference, lift, agreement, only or ())
+            labelled.append(room)
+            agreed += things
+        if bare:
+            typer.echo(agreement_table(agreed))
+            check_enough(agreed)
+        if len(bare) < len(sources):
+            corrected = [source for source in sources if source not in bare]
+            labelled += read_labelled_rooms(corrected, inference.classes, only or ())
+        rooms = []
+        for number, room in enumerate(labelled, start=1):
+            count = f"{len(room.labels)} labelled objects"
+            shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {count}")
+            rooms.append(room_features(room, inference))
+        fitted = fit_classes(rooms, inference, progress=shown.say)
+        if val is not None:
+            report = validate(fitted, inference, val, split, scenes, progress=shown.say)
+            fitted = dataclasses.replace(fitted, validation=report)
     typer.echo(table(fitted))
     if problems := fitted.problems(tolerance):
         raise CommandError("nothing was written: " + "; ".join(problems), EXIT_BAD_RESULT)

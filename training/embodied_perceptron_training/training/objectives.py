@@ -40,7 +40,8 @@ def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
     if config.detection is not None:
         found["detection"] = _weighted(run.losses.detection, "", partial(detection_losses, detection_criterion(run)))
     if config.occupancy is not None:
-        found["occupancy"] = _weighted(run.losses.occupancy, "occupancy/", occupancy_losses)
+        of_cells = partial(occupancy_losses, OccupancyCriterion())
+        found["occupancy"] = _weighted(run.losses.occupancy, "occupancy/", of_cells)
     if config.grounding is not None:
         of_voxels = config.grounding.queries == "voxels"
         grounding = partial(voxel_losses, voxel_criterion(run)) if of_voxels else object_losses
@@ -77,7 +78,7 @@ def detection_losses(criterion: DetectionCriterion, scene_pass: ScenePass, reduc
     return dataclasses.replace(criterion, reduce=reduce)(prediction, targets)
 
 
-def occupancy_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:
+def occupancy_losses(criterion: OccupancyCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:
     """``{"cross_entropy", "semantic", "geometric"}`` of the samples with occupancy, summed over scales; zero when no
     process has such a sample."""
     samples = scene_pass.batch.samples
@@ -96,14 +97,10 @@ def occupancy_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:
     else:  # other processes have samples, and every process must call ``reduce``
         logits = [torch.zeros((0, classes, 1, 1, 1), device=device)] * config.levels
         targets = [torch.zeros((0, 1, 1, 1), dtype=torch.int64, device=device)] * len(logits)
-    losses = OccupancyCriterion(reduce=reduce)(logits, targets)
-    summed = {
-        kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum()
-        for kind in ("cross_entropy", "semantic", "geometric")
-    }
+    losses = criterion(logits, targets, reduce)
     if not rows:
-        summed["cross_entropy"] = summed["cross_entropy"] + zero_loss(scene_pass.network.occupancy)
-    return summed
+        losses["cross_entropy"] = losses["cross_entropy"] + zero_loss(scene_pass.network.occupancy)
+    return losses
 
 
 def voxel_losses(criterion: GroundingCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embodied_perceptron.mapping.devices import resolve_device
-from embodied_perceptron_training.training.criteria import Losses
+from embodied_perceptron_training.training.criteria import Losses, same
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import TrainingTask
@@ -267,7 +267,7 @@ class _Losses(nn.Module):
         super().__init__()
         self.model = task.model
         self._task = (task,)  # in a tuple, so that a task that is a module does not register twice
-        self._reduce = processes.mean
+        self._reduce = processes.mean if processes.world > 1 else same
 
     def forward(self, batch: Any) -> Losses:
         return self._task[0].losses(self.model, batch, self._reduce)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.files import atomic_path, write_atomically, write_json
 
 
 class RunFolderError(ValueError):
@@ -80,9 +80,9 @@ class RunFolder:
             whole["resumed"] = [*before.get("resumed", []), again]
         if not resume:
             self.log_path.unlink(missing_ok=True)
-        self._write(self.run_path, json.dumps(whole, indent=2) + "\n")
+        write_json(self.run_path, whole, indent=2)
         script = self.path / "resume.sh"
-        self._write(script, resume_script(processes))
+        write_atomically(script, resume_script(processes).encode())
         script.chmod(0o755)
         return whole
 
@@ -94,16 +94,12 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    def _write(self, path: Path, text: str) -> None:
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-
     # -- the log
 
     def forget_after(self, step: int) -> None:
         """Drop log lines of steps after ``step``, which will be repeated."""
         lines = [line for line in self.lines() if line.get("step", 0) <= step]
-        self._write(self.log_path, "".join(json.dumps(line) + "\n" for line in lines))
+        write_atomically(self.log_path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line. On a full disk it is kept and written with the next one, so that logging never ends a

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, out_folder
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, out_folder, user_errors
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h
@@ -117,15 +117,13 @@ def train(**given: Any) -> None:
         raise CommandError(f"{resume} holds no run: run.json is missing")
     with _loading(quiet or print_run):
         from embodied_perceptron_training.training.tasks import train_run
-    try:
+    with user_errors():
         if print_run:
             typer.echo(_described(resume, given))
             return
         run = _run_of(given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     if not outcome.finished:
         typer.echo(f"stopped ({outcome.stopped}); {shlex.quote(str(folder / 'resume.sh'))} continues the training")
         raise typer.Exit(EXIT_STOPPED)
@@ -245,7 +243,7 @@ def ablate(
 
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
-    try:
+    with user_errors():
         if not dry and not (data and val and out):
             raise ValueError("--data, --val and --out must be given (or --dry)")
         budget = Budget(
@@ -267,8 +265,6 @@ def ablate(
         if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
             typer.echo("stopped; the same command continues")
             raise typer.Exit(EXIT_STOPPED)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     typer.echo(markdown(write_tables(out)))
 
 

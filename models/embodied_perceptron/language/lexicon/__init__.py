@@ -135,8 +135,9 @@ class Lexicon:
             return 1.0
         if is_use(noun) and noun not in self.meaning:
             serves = affordances().get(noun.removeprefix(_FOR), ())
-            ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
-            return max(ranked, default=0.0)
+            ranks = {name: max(1.0 - _LESS_FIT * k, _FIT) for k, name in enumerate(serves)}
+            own = ranks.get(label, 0.0)  # a ladder is no step stool where both are listed
+            return own or max((rank * self.similarity(name, label) for name, rank in ranks.items()), default=0.0)
         listed = self._listed(noun, label)
         if listed or (noun in self.meaning and label in self.labels):
             return listed
@@ -330,6 +331,13 @@ def is_known_noun(noun: str, labels: Iterable[str] = ()) -> bool:
     """Whether a noun in singular is a word of the lexicon, of ``labels`` or of the taxonomy, or a stated use."""
     known = noun in lexicon().meaning or noun in lexicon().labels or noun in labels or is_use(noun)
     return known or bool(noun_taxonomy().named(noun.split())[0])
+
+
+def is_implement(noun: str) -> bool:
+    """Whether a noun is a word of the taxonomy for something to use: "rake", but not "espresso"."""
+    taxonomy = noun_taxonomy()
+    (top,) = taxonomy.senses["instrumentality"]
+    return any(top.synset in taxonomy.ancestors(sense.synset) for sense in taxonomy.senses.get(noun, ()))
 
 
 @dataclass(frozen=True, eq=False)

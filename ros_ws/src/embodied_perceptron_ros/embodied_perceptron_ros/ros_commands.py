@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from embodied_perceptron.apps.command_line import add_former_name, out_folder
-from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
+from embodied_perceptron.apps.command_line import add_former_name, out_folder, with_option_groups
+from embodied_perceptron.apps.reading_options import ReadingOptions
 
 _CONFIG_HELP = "YAML configuration: a ROS file with the node's parameters; default: the one of the package."
 
@@ -260,6 +260,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
     return run_processes(commands, until=("player", "node") if keep and with_node else ("player",), what=what)
 
 
+@with_option_groups
 def demo_command(
     ctx: typer.Context,
     source: Annotated[
@@ -283,11 +284,8 @@ def demo_command(
     ] = None,
     query: Annotated[list[str] | None, typer.Option(help="Ask this about the map at the end; repeatable.")] = None,
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer if there is a display.")] = True,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    tf_topic: TfTopic = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Run the whole system on a recording: topics, node, live map and answers; write pictures and figures.
 
@@ -300,7 +298,7 @@ def demo_command(
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, converted
 
     number = DEFAULT_SEED if seed is None else seed
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
+    options = reading.given()
     if options and source is None:
         _fail(ValueError("--poses, --pose-scale, --depth-scale and --tf-topic are of a --source"), 2)
     if options and source is not None:

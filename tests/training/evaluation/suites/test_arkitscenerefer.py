@@ -16,7 +16,9 @@ from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron_training.evaluation.runner.detections import Degradation
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     DISTANCES_M,
     FIGURES,
@@ -27,13 +29,11 @@ from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     axis_aligned,
     read_refer_answers,
     read_references,
-    refer_answers_json,
     refer_metrics,
-    references_json,
+    write_refer_answers,
 )
 from embodied_perceptron_training.evaluation.suites.refer_lift import (
     Detection2d,
-    DetectorNoise,
     center_hit,
     connected_points,
     lift,
@@ -165,7 +165,7 @@ def test_published_records_are_read(tmp_path: Path) -> None:
     assert repeated == 1
     assert (records[0].label, records[1].object_id) == ("cup", "8")
     np.testing.assert_array_equal(records[0].box, [0.1, 0.2, 0.3, 0.08, 0.08, 0.1])
-    path.write_text(references_json(records))
+    write_json(path, [r.as_dict() for r in records])
     again, repeated = read_references(path)
     assert repeated == 0
     assert [r.as_dict() for r in again] == [r.as_dict() for r in records]
@@ -195,7 +195,7 @@ def test_answers_round_trip(tmp_path: Path) -> None:
     truth = [reference("a"), reference("b"), reference("c")]
     given_ = [Answer.of_box(np.array([1, 2, 3, 0.1, 0.2, 0.3])), Answer(np.array([1, 2, 3])), None]
     path = tmp_path / "answers.json"
-    path.write_text(refer_answers_json(truth, given_))
+    write_refer_answers(path, truth, given_)
     found = read_refer_answers(path, truth)
     assert found[2] is None
     boxes = [None if a is None or a.box is None else a.box.tolist() for a in found]
@@ -322,7 +322,7 @@ def test_points_in_reach_of_each_other_share_a_cluster(seed: int, count: int) ->
 def test_a_detector_without_faults_changes_nothing() -> None:
     _, instances = wall_with_plate()
     perfect = perfect_detections(instances, 0, {5: "plate"})
-    (same,) = noisy_detections(perfect, ["plate"], DetectorNoise(0, 0, 0), np.random.default_rng(0))
+    (same,) = noisy_detections(perfect, ["plate"], Degradation(), np.random.default_rng(0))
     np.testing.assert_array_equal(same.box, perfect[0].box)
     np.testing.assert_array_equal(same.mask, perfect[0].mask)
 
@@ -330,7 +330,7 @@ def test_a_detector_without_faults_changes_nothing() -> None:
 def test_a_noisy_detector_misses_confuses_and_jitters_as_often_as_it_should() -> None:
     _, instances = wall_with_plate()
     perfect = perfect_detections(instances, 0, {5: "plate"}) * 1000
-    noise = DetectorNoise(jitter=0.1, miss=0.2, confuse=0.3)
+    noise = Degradation(recall=0.8, confusion=0.3, jitter=0.1)
     found = noisy_detections(perfect, ["plate", "cup", "clock"], noise, np.random.default_rng(0))
     assert len(found) == pytest.approx(800, abs=40)
     assert np.mean([d.label != "plate" for d in found]) == pytest.approx(0.3, abs=0.05)
@@ -343,8 +343,6 @@ def test_a_noisy_detector_misses_confuses_and_jitters_as_often_as_it_should() ->
     assert [d.label for d in again] == [d.label for d in found]
     with pytest.raises(ValueError, match="at least two"):
         noisy_detections(perfect, ["plate"], noise, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="miss must be in"):
-        DetectorNoise(miss=1.5)
 
 
 def test_detections_refuse_boxes_that_are_none() -> None:

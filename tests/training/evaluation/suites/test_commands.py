@@ -11,10 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from embodied_perceptron.apps.command_line import with_option_groups
 from embodied_perceptron_training import evaluation
 from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner import report
-from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
+from embodied_perceptron_training.evaluation.runner.options import Common
 from embodied_perceptron_training.evaluation.suites.commands import register, suite_spec
 from embodied_perceptron_training.processes import Cluster
 
@@ -52,7 +53,7 @@ def test_values_reach_the_suite(tmp_path):
         told.append((common, views, twist))
 
     app = typer.Typer()
-    app.command("suite")(with_common_options(suite))
+    app.command("suite")(with_option_groups(suite))
     words = ["--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "7", "--workers", "3"]
     assert CliRunner().invoke(app, [*words, "--twist", "0.25"]).exit_code == 0
     common, views, twist = told[0]
@@ -61,7 +62,7 @@ def test_values_reach_the_suite(tmp_path):
     spec = suite_spec(common, seed=5, training=tmp_path / "homes.json")
     assert (spec.data, spec.views, spec.seed, spec.training) == (str(tmp_path), 7, 5, str(tmp_path / "homes.json"))
     assert CliRunner().invoke(app, [*words, "--ray", "auto"]).exit_code == 0
-    assert told[-1][0].workers == Cluster("auto")
+    assert told[-1][0].cluster == Cluster("auto")
     for wrong in (["--views", "1"], ["--workers", "0"]):
         assert CliRunner().invoke(app, [*words, *wrong]).exit_code == 2
     assert CliRunner().invoke(app, ["--out", str(tmp_path)]).exit_code == 2

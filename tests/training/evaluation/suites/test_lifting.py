@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from embodied_perceptron_training.evaluation.suites import lifting
@@ -29,6 +30,22 @@ def test_forms_are_one_without_detections_two_perfect_and_three_degraded():
     assert {how.seed for how in degraded[2:]} == {3}
 
 
+@pytest.mark.parametrize(
+    ("center", "name", "right", "left_out"),
+    [
+        ((0.1, 0.0, 0.0), "cup", (), 1),  # an object of this name, of which little was seen
+        ((0.1, 0.0, 0.0), "cup", (0,), 0),  # found right
+        ((0.1, 0.0, 0.0), "bowl", (), 0),  # another name
+        ((0.6, 0.0, 0.0), "cup", (), 0),  # elsewhere
+        ((0.1, 0.0, 0.0), "object", (), 0),  # no name
+    ],
+)
+def test_a_name_at_an_object_that_is_hardly_seen_counts_only_where_it_is_right(center, name, right, left_out):
+    box = np.array([[*center, 0.1, 0.1, 0.1, 0, 0, 0]])
+    other = np.array([[0.0, 0.0, 0.0, 0.2, 0.2, 0.2, 0, 0, 0]])
+    assert lifting._left_out(box, [name], right, other, ["cup"]) == left_out
+
+
 def counts(**values):
     return {form: Counter(values) for form in lifting.forms(0)}
 
@@ -40,7 +57,7 @@ def test_figures_are_shares_of_all_homes_together(tmp_path):
         lifting.LiftingResult("a", first, Counter(no_surface=2), [3.0]),
         lifting.LiftingResult("b", counts(wanted=30, named=5, located=8, published=2, right=1), Counter(), [5.0]),
     ]
-    figures, notes = lifting.lifting_figures(results)
+    figures, notes = lifting.SUITE.score(SuiteSpec("x"), results)
     assert figures["network alone/recall"] == pytest.approx(25.0)
     assert figures["network alone/precision"] == pytest.approx(70.0)
     assert figures["network alone/located"] == pytest.approx(40.0)

@@ -17,12 +17,12 @@ from embodied_perceptron_training.evaluation.suites.pope import (
     Question,
     ScenePresence,
     answer_questions,
-    answers_json,
     make_questions,
     pope_metrics,
     read_answers,
     read_scene_list,
-    scene_list_json,
+    write_answers,
+    write_scene_list,
 )
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.generate import sample_idx
@@ -160,10 +160,10 @@ def test_questions_in_words() -> None:
 
 def test_files_round_trip(tmp_path: Path) -> None:
     scenes = [ScenePresence("a", ("bed",), ("toy",)), ScenePresence("b", ())]
-    (tmp_path / "s.json").write_text(scene_list_json(scenes))
+    write_scene_list(tmp_path / "s.json", scenes)
     assert read_scene_list(tmp_path / "s.json") == scenes
     answers = {("a", "bed"): True, ("a", "toy"): False}
-    (tmp_path / "a.json").write_text(answers_json(answers))
+    write_answers(tmp_path / "a.json", answers)
     assert read_answers(tmp_path / "a.json") == answers
     (tmp_path / "plain.json").write_text(json.dumps({"scenes": {"a": ["bed", "toy"]}}))
     assert read_scene_list(tmp_path / "plain.json") == [ScenePresence("a", ("bed", "toy"))]
@@ -205,7 +205,7 @@ def test_answers_that_are_none(tmp_path: Path, entry: object, message: str) -> N
 
 def test_training_homes_are_those_that_the_generator_builds() -> None:
     """The shipped list: the homes of ``range(100000, 100320)``. To update it, write these lists with
-    :func:`scene_list_json`."""
+    :func:`write_scene_list`."""
     scenes = {scene.scene_id: scene for scene in read_scene_list(TRAINING_HOMES)}
     assert len(scenes) == 320
     for seed in (100003, 100317):

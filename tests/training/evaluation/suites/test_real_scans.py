@@ -12,18 +12,18 @@ from support.small_networks import small_config, small_network
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.inference.loading import save_network
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.runner import evaluate
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.suites import arkitscenerefer, openlex3d, pope, scenes
+from embodied_perceptron_training.evaluation.suites import arkitscenerefer, openlex3d, pope
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     axis_aligned,
     detected,
     graspable_references,
-    references_json,
-    run_arkitscenerefer,
 )
-from embodied_perceptron_training.evaluation.suites.openlex3d import Prompts, TieredLabels, point_truth, run_openlex3d
-from embodied_perceptron_training.evaluation.suites.pope import pope_questions, presence_of, run_pope
+from embodied_perceptron_training.evaluation.suites.openlex3d import Prompts, TieredLabels, point_truth
+from embodied_perceptron_training.evaluation.suites.pope import pope_questions, presence_of
 from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec, load_suite_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
@@ -73,7 +73,7 @@ def test_pope_asks_for_what_the_infos_call_visible(spec: SuiteSpec, root: Path) 
     listed = root / "training.json"
     names = [f"thing {i}" for i in range(len(presence.present))]
     listed.write_text(json.dumps({"scenes": {"a": names}}))
-    run = run_pope(SuiteSpec(spec.data, weights=spec.weights, views=4, training=str(listed)))
+    run = pope.SUITE.run(SuiteSpec(spec.data, weights=spec.weights, views=4, training=str(listed)))
     assert run.figures["random/yes"] <= 100.0
     assert run.notes["questions"] == 2 * len(presence.present)
     assert not any(name.startswith(("states/", "grounded/")) for name in run.figures)
@@ -86,7 +86,7 @@ def test_real_scans_without_training_scenes_say_what_is_missing(spec: SuiteSpec,
     path.unlink()
     try:
         pope.training_statistics.cache_clear()
-        scenes.suite_dataset.cache_clear()
+        evaluate.dataset.cache_clear()
         with pytest.raises(EvaluationError, match="give --training-scenes"):
             pope_questions(spec, [presence])
     finally:
@@ -112,14 +112,15 @@ def test_records_are_answered_in_their_own_frame(spec: SuiteSpec, root: Path) ->
         np.testing.assert_allclose(answer.box, box, atol=1e-6)
     assert arkitscenerefer._first_box(arkitscenerefer.ground_objects("the unicorn", [thing], None), back) is None
     file = root / "records.json"
-    file.write_text(references_json(records))
-    run = run_arkitscenerefer(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
+    write_json(file, [r.as_dict() for r in records])
+    run = arkitscenerefer.SUITE.run(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
     assert run.notes["expressions"] == len(records)
     assert list(run.results[0].answers) == [""]  # no masks, no bounds
-    file.write_text(references_json([arkitscenerefer.Reference("x", "elsewhere", "1", "a cup", "cup", records[0].box)]))
+    stranger = arkitscenerefer.Reference("x", "elsewhere", "1", "a cup", "cup", records[0].box)
+    write_json(file, [stranger.as_dict()])
     arkitscenerefer._records.cache_clear()
     with pytest.raises(EvaluationError, match=r"no record of .* is about a scan"):
-        run_arkitscenerefer(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
+        arkitscenerefer.SUITE.run(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
 
 
 class OneBox:
@@ -160,5 +161,5 @@ def test_true_points_are_those_in_the_boxes_of_what_a_view_shows(
     monkeypatch.setattr(
         openlex3d, "embed", lambda texts: Prompts(tuple(texts), np.random.default_rng(0).normal(size=(len(texts), 8)))
     )
-    figures = run_openlex3d(spec).figures
+    figures = openlex3d.SUITE.run(spec).figures
     assert {"top1/synonyms", "mR", "AP50"} <= set(figures)

@@ -46,9 +46,9 @@ from embodied_perceptron_training.evaluation.suites.pope import (
     KINDS,
     PROTOCOLS,
     ScenePresence,
-    answers_json,
     presence_of,
     read_scene_list,
+    write_answers,
 )
 from embodied_perceptron_training.evaluation.suites.refer_lift import Cluster, lift, perfect_detections
 from embodied_perceptron_training.evaluation.suites.report import suite_markdown, write_suite_report
@@ -79,7 +79,7 @@ def invoke(*words: str) -> tuple[int, str]:
     app = typer.Typer()
     register(app)
     result = CliRunner().invoke(app, ["evaluate", *words])
-    return result.exit_code, result.output + str(result.exception or "")
+    return getattr(result.exception, "exit_code", result.exit_code), result.output + str(result.exception or "")
 
 
 def hashed(texts: Sequence[str]) -> Prompts:
@@ -182,7 +182,7 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
     # the truth is perfect
     questions = json.loads((out / "questions.json").read_text())
     right = {(q["scene"], q["category"]): q["right"] == "yes" for listed in questions.values() for q in listed}
-    (tmp_path / "right.json").write_text(answers_json(right))
+    write_answers(tmp_path / "right.json", right)
     code, text = invoke("pope", *common, "--out", str(tmp_path / "p"), "--answers", str(tmp_path / "right.json"))
     assert code == 0, text
     perfect = json.loads((tmp_path / "p" / "metrics.json").read_text())
@@ -370,7 +370,7 @@ def test_data_without_homes_end_with_a_message(tmp_path: Path) -> None:
     for suite in ("pope", "arkitscenerefer", "openlex3d"):
         code, text = invoke(suite, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--workers", "1")
         assert code == 2
-        assert "error" in text
+        assert "holds no split" in text
         assert not (tmp_path / "out" / "metrics.json").exists()
 
 

@@ -47,9 +47,14 @@ from embodied_perceptron.inference.confidence_calibration import (
     weighed,
 )
 from embodied_perceptron.results import UNNAMED, Detections
-from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration.context_fit import MatchedBoxes, fit_context
-from embodied_perceptron_training.evaluation.calibration.score_thresholds import calibration_error, check_writable
+from embodied_perceptron_training.evaluation.calibration.score_thresholds import (
+    ReliabilityBin,
+    calibration_error,
+    check_writable,
+    reliability_curve,
+    store_calibration,
+)
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.runner.parallel import (
@@ -109,7 +114,7 @@ class ConfidenceFit:
     boxes: int
     right: int
     at_precision: Mapping[float, tuple[int, int]]  # precision -> right boxes by (network score, model)
-    curve: tuple[tuple[int, float, float], ...]  # per tenth of probability (boxes, mean probability, share right)
+    curve: tuple[ReliabilityBin, ...]  # by tenths of probability
     error: float  # mean gap between probability and share, over boxes of at least 0.1
     log_loss: tuple[float, float]  # mean per box, without and with context rescoring
     skipped: Mapping[str, str]
@@ -194,7 +199,7 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
         len(right),
         int(right.sum()),
         {p: (_right_at(scores, right, p), _right_at(left_out, right, p)) for p in PRECISIONS},
-        _curve(left_out, right),
+        reliability_curve(list(zip(left_out.tolist(), right.tolist(), strict=True))),
         _error(left_out, right),
         log_loss,
         dict(skipped or {}),
@@ -213,8 +218,6 @@ def store_confidence(weights: str, found: ConfidenceFit, specs: Sequence[Evaluat
     Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` for an invalid file.
     """
     path = check_writable(weights)
-    checkpoint = load_checkpoint(path)
-    known = checkpoint.extra.get("calibration")
     entry = {
         **found.model.as_dict(),
         "data": ", ".join(Path(spec.data).name for spec in specs),
@@ -224,8 +227,7 @@ def store_confidence(weights: str, found: ConfidenceFit, specs: Sequence[Evaluat
         "boxes": found.boxes,
         "error": round(found.error, 4),
     }
-    calibration = {**(known if isinstance(known, dict) else {}), "reliability": entry}
-    save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
+    store_calibration(path, "reliability", entry)
     return path
 
 
@@ -344,14 +346,6 @@ def _right_at(scores: F64, right: NDArray[np.bool_], precision: float) -> int:
     return int(hits[enough[-1]]) if len(enough) else 0
 
 
-def _curve(probability: F64, right: NDArray[np.bool_]) -> tuple[tuple[int, float, float], ...]:
-    tenth = np.minimum((probability * 10).astype(int), 9)
-    rows = [np.flatnonzero(tenth == k) for k in range(10)]
-    return tuple(
-        (len(i), float(probability[i].mean()), float(right[i].mean())) if len(i) else (0, 0.0, 0.0) for i in rows
-    )
-
-
 # -- At the console.
 
 
@@ -383,8 +377,8 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     table = Table(title=f"{counted}; by models fitted without the scene")
     for name in ("probability", "boxes", "mean %", "right %"):
         table.add_column(name, justify="right")
-    for k, (boxes, mean, right) in enumerate(found.curve):
-        table.add_row(f"{k / 10:.1f} to {(k + 1) / 10:.1f}", str(boxes), f"{100 * mean:.1f}", f"{100 * right:.1f}")
+    for b in found.curve:
+        table.add_row(f"{b.begin:.1f} to {b.end:.1f}", str(b.count), f"{100 * b.score:.1f}", f"{100 * b.right:.1f}")
     console.print(table)
     gains = Table(title="right boxes at a precision")
     for name in ("precision %", "by the network's score", "by the model"):

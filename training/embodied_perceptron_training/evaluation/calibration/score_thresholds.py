@@ -2,7 +2,7 @@
 wanted precision.
 
 The network predicts once per step of a trajectory; the object map is then updated with these predictions for every
-score of the grid. Confirmed objects with a name are counted, as published: right when of the class and IoU > 0.25 with
+score of the grid. Confirmed objects with a name are counted, as published: right when of the class and at IoU 0.25 with
 an object that the views show and that no better object has matched.
 
 For a network with unnamed boxes, these come first: the score from which enough of them are on some object. Their scores
@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
-from embodied_perceptron.geometry.boxes import iou_of_arrays
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
@@ -39,7 +38,7 @@ from embodied_perceptron.results import UNNAMED, Detections, ObjectState, VoxelS
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import (
     EvaluationSpec,
     cached_predictor,
@@ -58,7 +57,6 @@ from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScen
 from embodied_perceptron_training.processes import Workers
 
 EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
-IOU = 0.25
 _Z90 = 1.6449  # standard deviations
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
 
@@ -193,31 +191,17 @@ def final_map(predictions: Sequence[TimedPrediction], config: TrackingConfig, po
 
 
 def right_flags(found: SceneBoxes, truth: SceneBoxes) -> NDArray[np.bool_]:
-    """(N,) whether each prediction is right: best score first, each matches the unmatched object of its class with the
-    largest overlap, if above ``IOU``."""
-    if found.scores is None:
-        raise ValueError("predictions have no scores")
+    """(N,) whether each prediction is right; see :func:`.match_by_name`."""
+    assert found.scores is not None
     right = np.zeros(len(found.boxes), bool)
-    if len(found.boxes) == 0 or len(truth.boxes) == 0:
-        return right
-    overlap = iou_of_arrays(found.boxes, truth.boxes)
-    overlap = np.where(found.labels[:, None] == truth.labels[None, :], overlap, 0.0)
-    for row in np.argsort(-found.scores, kind="stable"):
-        best = int(overlap[row].argmax())
-        if overlap[row, best] > IOU:
-            right[row] = True
-            overlap[:, best] = 0.0
+    right[list(match_by_name(found.boxes, found.labels, found.scores, truth.boxes, truth.labels))] = True
     return right
 
 
 def calibration_error(published: Sequence[tuple[float, bool]], bins: int = 10) -> float:
     """Mean over objects of the gap between mean score and share of right ones in their bin of scores, in [0, 1]."""
-    if not published:
-        return 0.0
-    scores, right = np.array([s for s, _ in published]), np.array([r for _, r in published], float)
-    bin_of = np.minimum((scores * bins).astype(int), bins - 1)
-    gaps = [abs(scores[bin_of == b].sum() - right[bin_of == b].sum()) for b in range(bins)]
-    return float(sum(gaps) / len(published))
+    gaps = (b.count * abs(b.score - b.right) for b in reliability_curve(published, bins))
+    return sum(gaps) / max(len(published), 1)
 
 
 @dataclass(frozen=True)
@@ -414,8 +398,6 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
 
     Raises ``CheckpointError`` for an invalid file, ``OSError`` when it cannot be written.
     """
-    checkpoint = load_checkpoint(path)
-    known = checkpoint.extra.get("calibration")
     best = found.best
     even, error = found.even(best)
     entry = {
@@ -436,7 +418,14 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
             "things": best.things,
             "things_precision": round(best.things_right / max(best.things, 1), 4),
         }
-    calibration = {**(known if isinstance(known, dict) else {}), "detection": entry}
+    store_calibration(path, "detection", entry)
+
+
+def store_calibration(path: Path, name: str, entry: Mapping[str, object]) -> None:
+    """Store one part of the calibration in a weights file. Raises as :func:`write_calibration`."""
+    checkpoint = load_checkpoint(path)
+    known = checkpoint.extra.get("calibration")
+    calibration = {**(known if isinstance(known, dict) else {}), name: entry}
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
 
 

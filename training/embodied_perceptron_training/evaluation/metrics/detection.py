@@ -233,15 +233,15 @@ def _check(
 
 def match_by_name(
     boxes: NDArray[np.float64],
-    labels: Sequence[str],
+    labels: Sequence[str] | NDArray[np.int64],
     scores: NDArray[np.float64],
     true_boxes: NDArray[np.float64],
-    true_labels: Sequence[str],
+    true_labels: Sequence[str] | NDArray[np.int64],
 ) -> dict[int, int]:
-    """Rows of (N, 9) boxes -> rows of (M, 9) true boxes of the same name: best scores first, each matches the unmatched
-    one that it overlaps most, from IoU 0.25."""
+    """Rows of (N, 9) boxes -> rows of (M, 9) true boxes of the same name or number: best scores first, each matches the
+    unmatched one that it overlaps most, from IoU 0.25."""
     iou = bx.box_iou(torch.from_numpy(boxes), torch.from_numpy(true_boxes)).numpy()
-    names, free = np.array(true_labels, dtype=str), np.ones(len(true_boxes), dtype=bool)
+    names, free = np.asarray(true_labels), np.ones(len(true_boxes), dtype=bool)
     found: dict[int, int] = {}
     for row in np.argsort(-scores, kind="stable").tolist():
         on = np.flatnonzero(free & (names == labels[row]) & (iou[row] >= MATCH_IOU))

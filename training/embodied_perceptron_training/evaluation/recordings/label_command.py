@@ -7,18 +7,11 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import TaskProgress, writable_file
-from embodied_perceptron.apps.reading_options import (
-    DepthScale,
-    PoseOffset,
-    Poses,
-    PoseScale,
-    TfTopic,
-    open_source,
-    reading_options,
-)
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress, with_option_groups, writable_file
+from embodied_perceptron.apps.reading_options import ReadingOptions
 
 
+@with_option_groups
 def label(
     labels: Annotated[
         Path,
@@ -38,19 +31,14 @@ def label(
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
     frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, that are shown.")] = 40,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8700,
-    poses: Poses = None,
-    pose_scale: PoseScale = None,
-    pose_offset: PoseOffset = None,
-    depth_scale: DepthScale = None,
-    tf_topic: TfTopic = None,
+    *,
+    reading: ReadingOptions,
 ) -> None:
     """Make labels of a recording: boxes on a page in the browser, on this machine alone.
 
     The page shows the map from above and frames with the boxes drawn on. A new file begins with what was published.
     With --from-objects or --list nothing is served.
     """
-    from embodied_perceptron.apps.command_line import CommandError
-
     if from_objects is None and not show and replayed is None:
         raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
     with TaskProgress(f"reading {labels if from_objects is None else from_objects}"):
@@ -79,8 +67,7 @@ def label(
     with TaskProgress(f"reading {replayed}"):
         from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
 
-        options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-        source = None if recording is None else open_source(recording, **options)
+        source = None if recording is None else reading.open(recording)
         session = LabelSession.open(labels, replayed, source, frames)
     with LabelServer(session, port) as server:
         typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress, out_folder
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_folder, user_errors
 from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors, with_network
 from embodied_perceptron_training.evaluation.runner.options import DEGRADE_HELP
 
@@ -60,8 +60,6 @@ def recording(
 
     Without --labels the objects are drawn on images and from above, and nothing is scored.
     """
-    from embodied_perceptron.apps.command_line import CommandError
-
     if labels is None and objects is not None:
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
     if degrade:
@@ -103,19 +101,19 @@ def mission_score(
     recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
     objects: Annotated[Path, typer.Option(exists=True, help="objects.json of a map.")],
     occupancy: Annotated[Path, typer.Option(exists=True, help="occupancy.npz of the map.")],
+    saved_map: Annotated[Path, typer.Option("--map", exists=True, help="A map: map.safetensors.")],
 ) -> None:
-    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
+    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows, and the mean
+    distance in metres of its points to the true surfaces."""
     import json
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
     from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
-    from embodied_perceptron_training.homes.recording import watch_recording
+    from embodied_perceptron_training.homes.recording import map_error_m, map_points, watch_recording
 
-    try:
+    with user_errors(EXIT_BAD_RESULT):
         trajectory = watch_recording(recording)
         confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
         figures = score_objects(trajectory, confirmed) | score_occupancy(trajectory, read_occupancy_npz(occupancy))
-    except (ValueError, OSError) as problem:
-        typer.secho(f"error: {problem}", fg="red", err=True)
-        raise typer.Exit(1) from problem
-    typer.echo(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+        figures["map_error_m"] = map_error_m(recording, map_points(saved_map))
+    typer.echo(json.dumps({name: round(value, 5) for name, value in figures.items()}))

@@ -19,7 +19,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
 from embodied_perceptron_training.evaluation.runner.detections import detections_of_scene
-from embodied_perceptron_training.evaluation.runner.options import VIEWS
+from embodied_perceptron_training.evaluation.runner.options import TASKS, VIEWS
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
     CorruptSceneError,
@@ -27,7 +27,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.runner.scene_tasks import (
-    TASKS,
     Sample,
     SceneResult,
     evaluate_scene,
@@ -45,14 +44,6 @@ from embodied_perceptron_training.processes import Workers
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
 _BY_SENSOR = ("AP25", "AP25_furniture")
-NEEDS = {  # task -> (head, what it is called)
-    "detection": "detection",
-    "continuous-detection": "detection",
-    "monocular-detection": "detection",
-    "occupancy": "occupancy",
-    "continuous-occupancy": "occupancy",
-    "grounding": "grounding",
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class EvaluationSpec:
     data: str  # folder in EmbodiedScan's layout
     split: str  # train, val or test
     weights: str  # shipped name or path
-    tasks: tuple[str, ...]  # of :data:`TASKS`
+    tasks: tuple[str, ...]  # of :data:`.options.TASKS`
     scenes: int | None = None  # number of scenes, from the first; None = all
     views: int = VIEWS  # per scene, evenly spaced; 0 = :func:`default_views`
     turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
@@ -131,6 +122,11 @@ def evaluate(
     )
 
 
+def head_of(task: str) -> str:
+    """The head of the network that a task needs: ``detection``, ``occupancy`` or ``grounding``."""
+    return task.rpartition("-")[2]
+
+
 def of_common(results: list[SceneResult]) -> list[SceneResult]:
     """Results with only the boxes, predicted and true, of the 20 classes of monocular detection."""
     counted = [DETECTION_CLASSES.index(name) for name in MONOCULAR_CLASSES]
@@ -149,16 +145,16 @@ def of_common(results: list[SceneResult]) -> list[SceneResult]:
 def score(results: list[SceneResult], tasks: tuple[str, ...]) -> dict[str, float]:
     """Figures of all scenes together. Where several tasks share a head, names begin with ``<task>/``."""
     figures: dict[str, float] = {}
-    kinds = [NEEDS[task] for task in tasks]
+    kinds = [head_of(task) for task in tasks]
     for task in tasks:
         found = _score_task(results, task)
-        prefix = f"{task}/" if kinds.count(NEEDS[task]) > 1 else ""
+        prefix = f"{task}/" if kinds.count(head_of(task)) > 1 else ""
         figures.update({prefix + name: round(value, 4) for name, value in found.items()})
     return figures
 
 
 def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
-    if NEEDS[task] == "detection":
+    if head_of(task) == "detection":
         samples = [s for r in results for s in r.boxes.get(task, [])]
         figures = score_boxes(samples)
         for sensor in sorted({r.sensor for r in results if r.sensor and r.boxes.get(task)}):
@@ -168,7 +164,7 @@ def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
             last = [r.boxes[task][-1] for r in results if r.boxes.get(task)]
             figures |= {f"last/{k}": v for k, v in score_boxes(last).items() if "/" not in k}
         return figures
-    if NEEDS[task] == "occupancy":
+    if head_of(task) == "occupancy":
         cells = [s for r in results for s in r.occupancy.get(task, [])]
         if not cells:
             raise EvaluationError("no scene has occupancy truth")
@@ -198,14 +194,13 @@ def check_heads(inference: Predictor, tasks: tuple[str, ...]) -> None:
     """Raise :class:`EvaluationError` for a task whose head the network lacks."""
     config = inference.network.config
     for task in tasks:
-        if getattr(config, NEEDS[task]) is None:
-            raise EvaluationError(f"{task} needs a network with a {NEEDS[task]} head; these weights have none")
+        if getattr(config, head := head_of(task)) is None:
+            raise EvaluationError(f"{task} needs a network with a {head} head; these weights have none")
 
 
 def scene_names(spec: EvaluationSpec) -> list[str]:
     """Names of the scenes in order. Raises :class:`EvaluationError` where there is none."""
-    dataset = _dataset(spec.data, spec.split)
-    names = [dataset[i].sample_idx for i in range(len(dataset))]
+    names = [scan.sample_idx for scan in dataset(spec.data, spec.split)]
     if not names:
         raise EvaluationError(f"{spec.data} has no scene in split {spec.split}")
     return names[: spec.scenes]
@@ -221,11 +216,11 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
     """Load one scene. Raises :class:`CorruptSceneError` for missing or damaged files."""
     try:
         return load_scene(
-            _dataset(spec.data, spec.split),
+            dataset(spec.data, spec.split),
             name,
             spec.views,
             spec.turn_seed,
-            occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
+            occupancy=any(head_of(task) == "occupancy" for task in spec.tasks),
             prompts=sentences(spec.data, spec.split, spec.prompts) if "grounding" in spec.tasks else None,
             negatives=sentences(spec.data, spec.split, "negatives") if "grounding" in spec.tasks else None,
             points=POINTS_PER_VIEW if reads_points(spec.weights) else 0,
@@ -235,7 +230,8 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
 
 
 @functools.lru_cache(maxsize=2)
-def _dataset(data: str, split: str) -> EmbodiedScanDataset:
+def dataset(data: str, split: str) -> EmbodiedScanDataset:
+    """The data set, opened once per process. Raises as :class:`EmbodiedScanDataset`."""
     return EmbodiedScanDataset(Path(data), split)
 
 
@@ -243,7 +239,7 @@ def _dataset(data: str, split: str) -> EmbodiedScanDataset:
 def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
     """Sentences of one file by scan; none where the file of ``negatives`` is missing (EmbodiedScan has none)."""
     try:
-        return by_scan(_dataset(data, split).prompts(name))
+        return by_scan(dataset(data, split).prompts(name))
     except FileNotFoundError:
         if name == "negatives":
             return {}

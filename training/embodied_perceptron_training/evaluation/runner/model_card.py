@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, state_digest, without_folders
+from embodied_perceptron_training.evaluation.runner.options import TASKS
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.runner.results import Record, read_json, read_record
 
@@ -25,7 +26,6 @@ _ROWS: Mapping[str, str] = {
     "top1_acc25": "sentences, top-1 Acc@.25",
     "negatives/not_found": "sentences about nothing, NOT_FOUND",
 }
-_TASKS = ("detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding")
 LIMITS = (
     "Trained on simulated homes alone: expect less in rooms that exist, and judge on your own.",
     "Indoor rooms of homes; no offices, shops, streets, people or animals.",
@@ -163,4 +163,4 @@ def _figures(records: Sequence[Record]) -> str:
 
 
 def _figure(figures: Mapping[str, float], key: str) -> float | None:
-    return next((figures[full] for full in (key, *(f"{task}/{key}" for task in _TASKS)) if full in figures), None)
+    return next((figures[full] for full in (key, *(f"{task}/{key}" for task in TASKS)) if full in figures), None)

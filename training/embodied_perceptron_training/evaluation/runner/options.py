@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -14,6 +12,10 @@ from embodied_perceptron.apps.command_line import out_folder
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.processes import Workers, choose_workers
 
+Task = Literal[
+    "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
+]
+TASKS: tuple[str, ...] = get_args(Task)
 DataSet = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Data set in EmbodiedScan's layout.")]
 
 
@@ -43,51 +45,23 @@ FittedSplit = Annotated[str, typer.Option(help="Split of the data set: train or 
 
 @dataclass(frozen=True)
 class Common:
-    """Values of the options that :func:`_common` declares."""
+    """Options that commands of ``evaluate`` share."""
 
-    data: Path
-    out: Path
-    split: str
-    weights: str
-    scenes: int | None
-    views: int
-    workers: Workers
-
-
-def _common(
     data: Annotated[
         Path,
         typer.Option(
             exists=True, file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them."
         ),
-    ],
-    out: Annotated[Path, out_folder(help="Folder to write: metrics and table.")],
-    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test",
-    weights: Weights = "tiny",
-    scenes: Scenes = None,
-    views: Views = VIEWS,
-    workers: Processes = PROCESSES,
-    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
-) -> Common:
-    return Common(data, out, split, weights, scenes, views, choose_workers(workers, ray))
+    ]
+    out: Annotated[Path, out_folder(help="Folder to write: metrics and table.")]
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test"
+    weights: Weights = "tiny"
+    scenes: Scenes = None
+    views: Views = VIEWS
+    workers: Processes = PROCESSES
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None
 
-
-def with_common_options(run: Callable[..., None]) -> Callable[..., None]:
-    """A command with the common options before its own.
-
-    ``run`` takes a :class:`Common` first; its option with the name of a common one replaces that one.
-    """
-    shared = inspect.signature(_common, eval_str=True).parameters
-    own = dict(list(inspect.signature(run, eval_str=True).parameters.items())[1:])
-    options = [own.get(name, option) for name, option in shared.items()]
-    options += [option for name, option in own.items() if name not in shared]
-
-    def command(**values: Any) -> None:
-        common = _common(**{name: values[name] for name in shared})
-        run(common, **{name: value for name, value in values.items() if name in own})
-
-    command.__name__, command.__doc__ = run.__name__, run.__doc__
-    command.__annotations__ = {option.name: option.annotation for option in options}
-    signature = inspect.Signature([option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    return command
+    @property
+    def cluster(self) -> Workers:
+        """Where scenes are evaluated: processes of this machine, or a Ray cluster."""
+        return choose_workers(self.workers, self.ray)

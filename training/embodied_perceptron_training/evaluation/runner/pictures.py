@@ -11,17 +11,21 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.recordings.image_codec import encode_color_file
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
 from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import (
+    MATCH_IOU,
+    SceneBoxes,
+    detection_metrics,
+    match_by_name,
+)
 from embodied_perceptron_training.evaluation.runner.scene_tasks import SceneResult, mapped_scene
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 
@@ -29,7 +33,6 @@ FOUND: Color = (94, 210, 110)
 MISSED: Color = (255, 84, 84)
 RIGHT: Color = (96, 168, 255)
 WRONG: Color = (255, 170, 60)
-IOU = 0.25
 _TOP_PIXELS = 900
 _IMAGE_PIXELS = 900
 
@@ -54,7 +57,7 @@ def rank_scenes(results: Sequence[SceneResult]) -> list[tuple[str, float]]:
     for result in results:
         for _, found, true in result.boxes.get("detection", [])[:1]:
             if len(true.boxes):
-                figure = detection_metrics({"": found}, {"": true}, DETECTION_CLASSES, thresholds=(IOU,))["AP25"]
+                figure = detection_metrics({"": found}, {"": true}, DETECTION_CLASSES, thresholds=(MATCH_IOU,))["AP25"]
                 ranked.append((result.name, figure))
     return sorted(ranked, key=lambda pair: (-pair[1], pair[0]))
 
@@ -63,23 +66,18 @@ def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison
     """Match predictions of at least ``min_score`` with the truth, best first, at IoU 0.25."""
     assert found.scores is not None
     rows = [i for i in np.argsort(-found.scores, kind="stable").tolist() if found.scores[i] >= min_score]
-    iou = box_iou(torch.from_numpy(found.boxes[rows]), torch.from_numpy(true.boxes)).numpy()
-    colors = {i + 1: MISSED for i in range(len(true.boxes))}
-    predicted = []
-    for k, row in enumerate(rows):
-        number = len(true.boxes) + 1 + k
-        same = true.labels == found.labels[row]
-        best = int(np.where(same, iou[k], -1.0).argmax()) if len(true.boxes) else -1
-        right = best >= 0 and bool(same[best]) and iou[k, best] > IOU and colors[best + 1] == MISSED
-        if right:
-            colors[best + 1] = FOUND
-        colors[number] = RIGHT if right else WRONG
-        name, score = DETECTION_CLASSES[found.labels[row]], float(found.scores[row])
-        predicted.append(SceneObject(number, name, score, found.boxes[row]))
+    matched = match_by_name(found.boxes[rows], found.labels[rows], found.scores[rows], true.boxes, true.labels)
+    first = len(true.boxes) + 1
+    colors = {i + 1: FOUND if i in matched.values() else MISSED for i in range(len(true.boxes))}
+    colors |= {first + k: RIGHT if k in matched else WRONG for k in range(len(rows))}
+    predicted = tuple(
+        SceneObject(first + k, DETECTION_CLASSES[found.labels[row]], float(found.scores[row]), found.boxes[row])
+        for k, row in enumerate(rows)
+    )
     truth = tuple(
         SceneObject(i + 1, DETECTION_CLASSES[label], 1.0, true.boxes[i]) for i, label in enumerate(true.labels.tolist())
     )
-    return Comparison(truth, tuple(predicted), colors)
+    return Comparison(truth, predicted, colors)
 
 
 def draw_scene(scene: EvaluationScene, inference: Predictor, sample: Comparison, title: str) -> Image:
@@ -129,10 +127,7 @@ def is_shown(thing: SceneObject, view: PosedFrame) -> bool:
 
 def save_picture(image: Image, path: Path) -> None:
     """Write a JPEG. Raises ``OSError`` when it cannot be written."""
-    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
-    if not done:
-        raise OSError(f"cannot encode {path}")
-    path.write_bytes(data.tobytes())
+    path.write_bytes(encode_color_file(image, ".jpg", 88))
 
 
 def _titled(image: Image, title: str) -> Image:

@@ -1,14 +1,4 @@
-"""Score predictions from JSON files.
-
-detection   {"classes": [name...], "scenes": {id: {"boxes": [[9]...], "labels": [int...], "scores": [float...]}}}
-            scores in predictions only; the ground truth may have "groups": {"head": [class...], ...}
-occupancy   {"scenes": {id: {"labels": [int...], "mask": [0/1...]}}}
-            labels 0 = free, 1.. = classes, 255 = unknown; mask (observed voxels) in the ground truth, optional;
-            "classes": [name...] in the ground truth names labels 1.., by default their numbers are the names
-grounding   {"queries": [{"boxes": [[9]...], "scores": [float...]}]}   predictions, in the order of the ground truth
-            {"queries": [{"box": [9] or [[9]...], "hard": bool, "view_dependent": bool, "unique": bool}]}
-            flags are optional; predicted boxes are ranked by their scores, or taken as ranked without scores
-"""
+"""Score predictions from JSON files, whose formats `evaluate files --help` describes."""
 
 from __future__ import annotations
 

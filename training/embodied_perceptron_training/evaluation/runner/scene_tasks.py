@@ -195,14 +195,6 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
 
 # -- Tasks of one scene.
 
-TASKS = (
-    "detection",
-    "continuous-detection",
-    "monocular-detection",
-    "occupancy",
-    "continuous-occupancy",
-    "grounding",
-)
 _CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
 _OCCUPANCY_INDEX = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
 Sample = tuple[str, SceneBoxes, SceneBoxes]  # name, predicted, true

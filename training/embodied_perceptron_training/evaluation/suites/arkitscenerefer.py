@@ -17,7 +17,6 @@ alone, or ``null``.
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,39 +28,37 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
-from embodied_perceptron.geometry.boxes import corners, transform_boxes
+from embodied_perceptron.geometry.boxes import Bounds, transform_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_atomically
+from embodied_perceptron.recordings.files import read_json, write_json
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.weights.categories import BY_FREQUENCY
+from embodied_perceptron_training.evaluation.runner.detections import Degradation
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, load
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.evaluation.suites.refer_lift import (
     Cluster,
     Detection2d,
-    DetectorNoise,
     lift,
     noisy_detections,
     perfect_detections,
 )
 from embodied_perceptron_training.evaluation.suites.scenes import (
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
 )
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
@@ -154,10 +151,8 @@ def check_box(box: Any, name: str) -> F64:
 
 def axis_aligned(boxes: F64) -> F64:
     """(N, 9) boxes -> (N, 6) bounds cx cy cz dx dy dz of their corners."""
-    boxes = np.asarray(boxes, np.float64).reshape(-1, 9)
-    points = corners(torch.from_numpy(boxes)).numpy()  # (N, 8, 3)
-    low, high = points.min(axis=1), points.max(axis=1)
-    return np.concatenate([(low + high) / 2, high - low], axis=1)
+    bounds = Bounds.of(np.asarray(boxes, np.float64).reshape(-1, 9))
+    return np.concatenate([(bounds.low + bounds.high) / 2, bounds.extent], axis=1)
 
 
 def aligned_iou(a: F64, b: F64) -> float:
@@ -224,11 +219,6 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
     return [replace(r, unique=unique) for r, unique in zip(found.values(), alone, strict=True)], repeated
 
 
-def references_json(references: Sequence[Reference]) -> str:
-    """Text that :func:`read_references` reads back."""
-    return json.dumps([r.as_dict() for r in references], indent=1) + "\n"
-
-
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
     """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
     answers = checked.mapping(checked.mapping(read_json(path), str(path)).get("answers"), f"{path}: 'answers'")
@@ -238,18 +228,13 @@ def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answ
     return [_answer(path, reference.id, answers) for reference in references]
 
 
-def refer_answers_json(references: Sequence[Reference], answers: Sequence[Answer | None]) -> str:
-    """Text that :func:`read_refer_answers` reads back."""
-
-    def entry(answer: Answer | None) -> dict[str, list[float]] | None:
-        if answer is None:
-            return None
-        if answer.box is None:
-            return {"center": answer.center_m.tolist()}
-        return {"bbox": answer.box.tolist(), "center": answer.center_m.tolist()}
-
-    entries = {r.id: entry(a) for r, a in zip(references, answers, strict=True)}
-    return json.dumps({"answers": entries}, indent=1) + "\n"
+def write_refer_answers(path: Path, references: Sequence[Reference], answers: Sequence[Answer | None]) -> None:
+    """Write a file that :func:`read_refer_answers` reads. Raises ``OSError``."""
+    entries: dict[str, dict[str, list[float]] | None] = {}
+    for reference, answer in zip(references, answers, strict=True):
+        box = {} if answer is None or answer.box is None else {"bbox": answer.box.tolist()}
+        entries[reference.id] = None if answer is None else {**box, "center": answer.center_m.tolist()}
+    write_json(path, {"answers": entries})
 
 
 def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
@@ -270,7 +255,7 @@ def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
 
 # -- The deployed perceptron, and lifted 2-D detections.
 
-DETECTOR_NOISE = DetectorNoise()
+DETECTOR_NOISE = Degradation(recall=0.8, confusion=0.1, jitter=0.1)
 DETECTOR = "detector"
 BOUNDS = ("bound_perfect_masks", "bound_noisy_masks")  # what lifting reaches with true masks, and with noisy ones
 BIGGEST = "biggest_cluster"  # the published choice: the cluster of most hits of the named class
@@ -413,20 +398,15 @@ def _first_box(answer: Grounding, T: F64) -> Answer | None:
     return Answer.of_box(axis_aligned(transform_boxes(T, box).numpy())[0])
 
 
-def run_arkitscenerefer(
-    spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None
-) -> SuiteRun[ReferResult]:
-    """``IoU@k`` and ``Dist@l`` of the deployed perceptron; of a lifted 2-D detector under ``detector/``; upper bounds
-    of lifting under ``bound_perfect_masks/`` and ``bound_noisy_masks/``; with the published choice of the cluster under
-    ``.../biggest_cluster/``."""
+def _check(spec: SuiteSpec) -> None:
     if spec.references is not None:
-        _records(spec.references)  # a damaged file is no fault of a scene
-    return run_scenes(
-        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
-    )
+        _records(spec.references)
 
 
 def _score(spec: SuiteSpec, results: Sequence[ReferResult]) -> Scored:
+    """``IoU@k`` and ``Dist@l`` of the deployed perceptron; of a lifted 2-D detector under ``detector/``; upper bounds
+    of lifting under ``bound_perfect_masks/`` and ``bound_noisy_masks/``; with the published choice of the cluster under
+    ``.../biggest_cluster/``."""
     asked = [r for r in results if r.references]
     truth = [record for r in asked for record in r.references]
     if not truth and spec.references is not None:
@@ -452,8 +432,11 @@ def write_refer(spec: SuiteSpec, run: SuiteRun[ReferResult], out: Path) -> None:
     """Write ``references.json``, ``answers.json`` and ``answers_<system>.json`` of a run."""
     asked = [result for result in run.results if result.references]
     records = [r for result in asked for r in result.references]
-    write_atomically(out / "references.json", references_json(records).encode())
+    write_json(out / "references.json", [r.as_dict() for r in records])
     for system in (s for s in asked[0].answers if "/" not in s and all(s in r.answers for r in asked)):
         name = f"answers_{system}.json" if system else "answers.json"
         given = [a for result in asked for a in result.answers[system]]
-        write_atomically(out / name, refer_answers_json(records, given).encode())
+        write_refer_answers(out / name, records, given)
+
+
+SUITE = Suite(_evaluate, _score, write_refer, _check)

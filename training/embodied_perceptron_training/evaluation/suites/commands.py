@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +13,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress, user_errors, with_option_groups
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
+from embodied_perceptron_training.evaluation.runner.options import Common, Scenes
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 
 if TYPE_CHECKING:
-    from embodied_perceptron_training.evaluation.suites.scenes import SuiteRun, SuiteSpec
+    from embodied_perceptron_training.evaluation.suites.scenes import Suite, SuiteRun, SuiteSpec
 
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
@@ -31,21 +32,16 @@ DetectorLayout = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
     for suite in (pope, arkitscenerefer, openlex3d, robustness, lifting):
-        app.command(suite.__name__)(with_common_options(suite))
+        app.command(suite.__name__)(with_option_groups(suite))
 
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
-    """The specification of a suite's run; ``others``: further fields. Exits with status 2 and a message for a wrong
-    one."""
+    """The specification of a suite's run; ``others``: further fields. Raises ``EvaluationError`` for a wrong one."""
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
-    data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
-    trained = None if training is None else known_everywhere(training, common.workers)
-    try:
-        return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    data, weights = (known_everywhere(name, common.cluster) for name in (common.data, common.weights))
+    trained = None if training is None else known_everywhere(training, common.cluster)
+    return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
 
 
 def pope(
@@ -73,14 +69,10 @@ def pope(
         from embodied_perceptron_training.evaluation.suites import pope as suite
 
     spec = suite_spec(common, seed, training)
-    _suite(
-        "pope",
-        common,
-        spec,
-        suite.run_pope if answers is None and scene_list is None else None,
-        lambda: suite.score_pope_files(spec, scene_list, answers, common.out),
-        suite.write_pope,
-    )
+    from_files = None
+    if answers is not None or scene_list is not None:
+        from_files = partial(suite.score_pope_files, spec, scene_list, answers, common.out)
+    _suite("pope", common, spec, suite.SUITE, from_files)
 
 
 def arkitscenerefer(
@@ -106,15 +98,14 @@ def arkitscenerefer(
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
-    records, file = (None if p is None else known_everywhere(p, common.workers) for p in (references, detector))
+    records, file = (None if p is None else known_everywhere(p, common.cluster) for p in (references, detector))
     lifts = {"detector": file or "", "layout": detector_layout, "cluster_m": cluster_m}
     _suite(
         "arkitscenerefer",
         common,
         suite_spec(common, seed, references=records, **lifts),
-        suite.run_arkitscenerefer if answers is None else None,
-        lambda: suite.score_refer_files(references, answers),
-        suite.write_refer,
+        suite.SUITE,
+        None if answers is None else partial(suite.score_refer_files, references, answers),
     )
 
 
@@ -134,9 +125,8 @@ def openlex3d(
         "openlex3d",
         common,
         spec,
-        suite.run_openlex3d if predictions is None else None,
-        lambda: suite.score_openlex3d_files(spec, predictions, common.out),
-        suite.write_openlex3d,
+        suite.SUITE,
+        None if predictions is None else partial(suite.score_openlex3d_files, spec, predictions, common.out),
     )
 
 
@@ -157,9 +147,9 @@ def robustness(
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import robustness as suite
 
-    file = "" if detector is None else known_everywhere(detector, common.workers)
+    file = "" if detector is None else known_everywhere(detector, common.cluster)
     spec = suite_spec(common, levels=levels, detector=file, layout=detector_layout)
-    _suite("robustness", common, spec, suite.run_robustness, dict, suite.write_robustness)
+    _suite("robustness", common, spec, suite.SUITE)
 
 
 def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the degraded detections.")] = 0) -> None:
@@ -172,31 +162,30 @@ def lifting(common: Common, seed: Annotated[int, typer.Option(help="Seed: of the
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import lifting as suite
 
-    _suite("lifting", common, suite_spec(common, seed), suite.run_lifting, dict, suite.write_lifting)
+    _suite("lifting", common, suite_spec(common, seed), suite.SUITE)
 
 
 def _suite(
     title: str,
     common: Common,
     spec: SuiteSpec,
-    run: Callable[..., SuiteRun[Any]] | None,
-    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
-    write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
+    suite: Suite[Any],
+    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]] | None = None,
 ) -> None:
-    """Run or read, print, and write; exits with status 2 and a message for a wrong file or data set."""
+    """Run or read, print, and write. Raises ``CommandError`` for a wrong file or data set."""
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
     done: SuiteRun[Any] | None = None
-    try:
+    with user_errors():
         out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
-        if run is None:
+        if from_files is not None:
             figures, facts = from_files()
         else:
             with TaskProgress(title) as progress:
-                done = run(spec, common.workers, progress.update)
+                done = suite.run(spec, common.cluster, progress.update)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
@@ -206,10 +195,7 @@ def _suite(
             }
         write_suite_report(out, title, figures, facts, skipped, command)
         if done is not None:
-            write_details(spec, done, out)
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+            suite.write(spec, done, out)
     console.print(title, style="bold")
     for table in _on_one_screen(figures):
         console.print(table)

@@ -3,7 +3,6 @@ scenes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError, out_folder
+from embodied_perceptron.apps.command_line import out_folder, user_errors
 
 if TYPE_CHECKING:
     from embodied_perceptron.results import Grounding, SceneObject
@@ -36,12 +35,12 @@ def grand(
 ) -> None:
     """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts;
     how well the reader of sentences grounds their phrases (dense/)."""
-    from embodied_perceptron.recordings.files import write_atomically  # torch loads only when needed
+    from embodied_perceptron.recordings.files import write_json  # torch loads only when needed
     from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids
     from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
-    try:
+    with user_errors():
         known = read_scenes(scenes)
         scored = read_texts(texts, known, kind)
         figures = score_texts(scored, known)
@@ -55,15 +54,13 @@ def grand(
         figures |= {f"dense/{figure}": value for figure, value in dense.as_dict().items()}
         if truth is not None:
             figures |= {f"objects/{k}": v for k, v in score_ids(scored, read_texts(truth, known, kind)).items()}
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("metrics.json", figures),
         ("texts.json", [_entry(text) for text in scored]),
         ("references.json", scene_file(known, scored)),  # for `ground` and `evaluate referring`
     ):
-        write_atomically(out / name, (json.dumps(content, indent=1) + "\n").encode())
+        write_json(out / name, content)
     table = Table("figure", title=f"{len(scored)} texts of {texts.name}")
     table.add_column("%", justify="right")
     for name, value in figures.items():

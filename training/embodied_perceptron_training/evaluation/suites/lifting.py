@@ -9,16 +9,18 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from embodied_perceptron.detection2d.extents import inside_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.detections import (
@@ -32,18 +34,19 @@ from embodied_perceptron_training.evaluation.runner.parallel import CorruptScene
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteSpec,
-    run_scenes,
 )
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.true_detections import DETECTIONS
-from embodied_perceptron_training.processes import Workers
 
 LEAST_VIEWS, LEAST_PX = 3, 24  # of an object that counts: views in which its box covers at least 24 x 24 pixels
 ALONE = "network alone"
+_AT_M = 0.05  # tolerance of a centre in a true box
+
+F64 = NDArray[np.float64]
 
 
 def forms(seed: int) -> dict[str, Degradation | None]:
@@ -80,40 +83,60 @@ def _well_seen(detections: Mapping[str, Any], names: frozenset[str]) -> set[int]
     return {number for number, count in views.items() if count >= LEAST_VIEWS}
 
 
+def _left_out(
+    boxes: F64, names: Sequence[str], right: Collection[int], other_boxes: F64, other_labels: Sequence[str]
+) -> int:
+    """Return the number of names that do not count: not among ``right`` rows, and at an object of this name that is
+    seen too little to be counted, whose extents the views need not show."""
+    at = inside_boxes(other_boxes, boxes[:, :3], _AT_M)
+    return sum(
+        label != UNNAMED and row not in right and any(at[row] & (np.array(other_labels, dtype=str) == label))
+        for row, label in enumerate(names)
+    )
+
+
 def _evaluate(spec: SuiteSpec, name: str) -> LiftingResult:
     scene = load(spec.plain, name)
     file = detections_of_scene(spec.data, name, DETECTIONS)
     try:
-        seen = _well_seen(json.loads(file.read_text(encoding="utf-8")), frozenset(scene.image_stamps))
-        record = load_record(spec.data, name)
-        ids = {int(i["bbox_id"]) for i in record["instances"] if int(i["object_id"]) in seen}
+        true = json.loads(file.read_text(encoding="utf-8"))
+        seen = _well_seen(true, frozenset(scene.image_stamps))
+        instances = load_record(spec.data, name)["instances"]
+        ids = {int(i["bbox_id"]) for i in instances if int(i["object_id"]) in seen}
+        known = {int(i["object_id"]) for i in instances}  # others show too little for a true box
+        true["annotations"] = [a for a in true["annotations"] if a["object_id"] in known]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptSceneError(f"{file} does not hold the true detections of a home: {error!r}") from error
     canonical = shipped_priors().canonical
     rows = [r for r in scene.seen_rows() if scene.labels[r] not in STRUCTURE]
     boxes, labels = scene.boxes[rows], [canonical(scene.labels[r]) for r in rows]
     wanted = {k for k, r in enumerate(rows) if int(scene.ids[r]) in ids}
+    others = [k for k in range(len(rows)) if k not in wanted]
     inference = cached_predictor(spec.weights)
     config = evaluation_config(len(scene.frames), every_box=False, inference=inference)
     result = LiftingResult(name)
     with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "true.json"
+        whole.write_text(json.dumps(true), encoding="utf-8")
         for form, how in forms(spec.seed).items():
             lift = None
             if how is not None:
-                lift = lift_of_file(write_degraded(file, Path(folder) / "found.json", how), scene.image_stamps)
+                lift = lift_of_file(write_degraded(whole, Path(folder) / "found.json", how), scene.image_stamps)
             perceptron = Perceptron(config, inference=inference, lift=lift)
             for frame in scene.frames:
                 perceptron.integrate(frame)
             objects = [o for o in perceptron.perceive(window_m=math.inf).objects if o.label not in STRUCTURE]
             mine = np.array([o.box for o in objects]).reshape(-1, 9)
             scores, names = np.array([o.score for o in objects]), [canonical(o.label) for o in objects]
-            named = set(match_by_name(mine, names, scores, boxes, labels).values())
+            right = match_by_name(mine, names, scores, boxes, labels)
+            named = set(right.values())
+            left_out = _left_out(mine, names, right, boxes[others], [labels[k] for k in others])
             located = set(match_by_name(mine, [""] * len(mine), scores, boxes, [""] * len(boxes)).values())
             result.counts[form] = Counter(
                 wanted=len(wanted),
                 named=len(named & wanted),
                 located=len(located & wanted),
-                published=sum(label != UNNAMED for label in names),
+                published=sum(label != UNNAMED for label in names) - left_out,
                 right=len(named),
             )
             if lift is not None and form == "perfect boxes":
@@ -123,10 +146,10 @@ def _evaluate(spec: SuiteSpec, name: str) -> LiftingResult:
     return result
 
 
-def lifting_figures(results: list[LiftingResult]) -> Scored:
+def _score(spec: SuiteSpec, results: list[LiftingResult]) -> Scored:
     """``<form>/{recall,precision,located}`` in percent, and notes."""
     figures: dict[str, float] = {}
-    for form in forms(0):
+    for form in forms(spec.seed):
         total = sum((r.counts[form] for r in results), Counter[str]())
         figures[f"{form}/recall"] = 100.0 * total["named"] / max(total["wanted"], 1)
         figures[f"{form}/precision"] = 100.0 * total["right"] / max(total["published"], 1)
@@ -140,12 +163,10 @@ def lifting_figures(results: list[LiftingResult]) -> Scored:
     return figures, notes
 
 
-def run_lifting(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[LiftingResult]:
-    """:func:`lifting_figures` of all homes. Raises :class:`.EvaluationError` without a home."""
-    return run_scenes(spec.plain, partial(_evaluate, spec), lifting_figures, workers, progress)
-
-
 def write_lifting(spec: SuiteSpec, run: SuiteRun[LiftingResult], folder: Path) -> None:
     """Write the counts of every home and form into ``homes.json``. Raises ``OSError``."""
     counts = {r.name: {form: dict(c) for form, c in r.counts.items()} for r in run.results}
-    (folder / "homes.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "homes.json", counts)
+
+
+SUITE = Suite(_evaluate, _score, write_lifting)

@@ -38,7 +38,6 @@ from ``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.np
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,7 @@ from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_atomically
+from embodied_perceptron.recordings.files import read_json, write_atomically, write_json
 from embodied_perceptron.results import Detections, Perception, SceneObject
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
@@ -64,16 +63,14 @@ from embodied_perceptron_training.evaluation.suites.refer_lift import pixels_to_
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
 )
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -720,12 +717,8 @@ def _evaluate(spec: SuiteSpec, name: str) -> OpenLexResult:
     return OpenLexResult(name, truth, closed_set_export(perceptron, perception), repeated)
 
 
-def run_openlex3d(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[OpenLexResult]:
+def _score(spec: SuiteSpec, results: Sequence[OpenLexResult]) -> Scored:
     """``top{1,5,10}/<tier>``, set ranking and retrieval of the closed-set export, with MiniLM's text features."""
-    return run_scenes(spec.plain, functools.partial(_evaluate, spec), _score, workers, progress)
-
-
-def _score(results: Sequence[OpenLexResult]) -> Scored:
     labels, queries = scene_prompts(r.truth for r in results)
     classes = embed(sorted({name for r in results for name in r.export.classes}))
     exported = [(r.truth, r.export.embedded(classes)) for r in results]
@@ -771,4 +764,7 @@ def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None, out: Path) 
 def write_openlex3d(spec: SuiteSpec, run: SuiteRun[OpenLexResult], out: Path) -> None:
     """Write ``scenes.json``: the numbers of points and objects of each scene."""
     counts = {r.name: {"points": len(r.truth.points_m), "objects": len(r.truth.scored())} for r in run.results}
-    write_atomically(out / "scenes.json", (json.dumps(counts, indent=1) + "\n").encode())
+    write_json(out / "scenes.json", counts)
+
+
+SUITE = Suite(_evaluate, _score, write_openlex3d)

@@ -31,7 +31,6 @@ that the true answer rests on (IoU 0.25).
 from __future__ import annotations
 
 import functools
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,12 +45,12 @@ from embodied_perceptron.geometry.boxes import iou_of_arrays
 from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_atomically
+from embodied_perceptron.recordings.files import read_json, write_json
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception
 from embodied_perceptron_training.datasets.embodiedscan import SOURCES, DatasetError, MissingSplitError
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_texts
 from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
-from embodied_perceptron_training.evaluation.runner.evaluate import scene_names
+from embodied_perceptron_training.evaluation.runner.evaluate import dataset, scene_names
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
 from embodied_perceptron_training.evaluation.suites.object_states import (
@@ -63,19 +62,16 @@ from embodied_perceptron_training.evaluation.suites.object_states import (
 from embodied_perceptron_training.evaluation.suites.scenes import (
     STRUCTURE,
     UNNAMED,
-    Progress,
     Scored,
+    Suite,
     SuiteRun,
     SuiteScene,
     SuiteSpec,
     is_home,
     load_suite_scene,
     perceive_scene,
-    run_scenes,
-    suite_dataset,
 )
 from embodied_perceptron_training.homes.generate import load_record
-from embodied_perceptron_training.processes import Workers
 
 PROTOCOLS = ("random", "popular", "adversarial")
 FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
@@ -239,10 +235,10 @@ def read_scene_list(path: Path) -> list[ScenePresence]:
     return scenes
 
 
-def scene_list_json(scenes: Sequence[ScenePresence]) -> str:
-    """Text that :func:`read_scene_list` reads back."""
-    entries = {s.scene_id: {"present": list(s.present), "unasked": list(s.unasked)} for s in scenes}
-    return json.dumps({"scenes": entries}, indent=1, sort_keys=True) + "\n"
+def write_scene_list(path: Path, scenes: Sequence[ScenePresence]) -> None:
+    """Write a file that :func:`read_scene_list` reads. Raises ``OSError``."""
+    listed = sorted(scenes, key=lambda s: s.scene_id)
+    write_json(path, {"scenes": {s.scene_id: {"present": s.present, "unasked": s.unasked} for s in listed}})
 
 
 def read_answers(path: Path) -> dict[tuple[str, str], bool]:
@@ -263,13 +259,13 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
     return found
 
 
-def answers_json(answers: Mapping[tuple[str, str], bool]) -> str:
-    """Text that :func:`read_answers` reads back."""
+def write_answers(path: Path, answers: Mapping[tuple[str, str], bool]) -> None:
+    """Write a file that :func:`read_answers` reads. Raises ``OSError``."""
     entries = [
         {"scene": scene, "category": name, "answer": "yes" if answered else "no"}
         for (scene, name), answered in sorted(answers.items())
     ]
-    return json.dumps({"answers": entries}, indent=1) + "\n"
+    write_json(path, {"answers": entries})
 
 
 def _read(path: Path, key: str, check: Callable[[Any, str], Any]) -> Any:
@@ -473,7 +469,7 @@ def training_statistics(training: str | None, data: str | None = None) -> Catego
     if training is not None or data is None:
         return CategoryStatistics.of(read_scene_list(Path(training or TRAINING_HOMES)))
     try:
-        scans = list(suite_dataset(data, "train"))
+        scans = list(dataset(data, "train"))
     except MissingSplitError as error:
         raise EvaluationError(f"negatives are drawn from training scenes: give --training-scenes; {error}") from error
     labels = {scan.sample_idx: sorted(set(scan.labels) - UNNAMED) for scan in scans}
@@ -544,18 +540,15 @@ def _dense(perceptron: Perceptron, language: Path, boxes: Mapping[int, F64]) -> 
         raise CorruptSceneError(str(error)) from error
 
 
-def run_pope(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[PopeResult]:
-    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the deployed perceptron. For homes also
-    ``dense/...`` (:mod:`~embodied_perceptron_training.evaluation.metrics.dense_grounding`), ``grounded/<kind>/...``
-    (:func:`grounded_metrics`) and ``states/<name>/...`` (:mod:`.object_states`)."""
+def _check(spec: SuiteSpec) -> None:
     if spec.training is not None:
-        training_statistics(spec.training)  # a damaged file is no fault of a scene
-    return run_scenes(
-        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
-    )
+        training_statistics(spec.training)
 
 
 def _score(spec: SuiteSpec, results: Sequence[PopeResult]) -> Scored:
+    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the deployed perceptron. For homes also
+    ``dense/...`` (:mod:`~embodied_perceptron_training.evaluation.metrics.dense_grounding`), ``grounded/<kind>/...``
+    (:func:`grounded_metrics`) and ``states/<name>/...`` (:mod:`.object_states`)."""
     answers = {(r.presence.scene_id, name): yes for r in results for name, yes in r.answers.items()}
     figures = score_pope(pope_questions(spec, [r.presence for r in results]), answers)
     figures |= grounded_metrics(
@@ -594,15 +587,15 @@ def score_pope_files(spec: SuiteSpec, scene_list: Path | None, answers: Path | N
     else:
         scenes = [presence_of(load_suite_scene(spec, name)) for name in scene_names(spec.plain)]
     questions = pope_questions(spec, scenes)
-    write_atomically(out / "questions.json", questions_json(questions).encode())
+    write_questions(out / "questions.json", questions)
     if answers is None:
         raise EvaluationError(f"the questions are in {out / 'questions.json'}; give --answers to score them")
     figures = score_pope(questions, read_answers(answers))
     return figures, {"data": f"{len(scenes)} scenes", "answers": answers.name}
 
 
-def questions_json(questions: Mapping[str, Sequence[Question]]) -> str:
-    """Questions by protocol, with the right answers."""
+def write_questions(path: Path, questions: Mapping[str, Sequence[Question]]) -> None:
+    """Write questions by protocol, with the right answers. Raises ``OSError``."""
     entries = {
         protocol: [
             {"scene": q.scene_id, "category": q.category, "question": q.text, "right": "yes" if q.exists else "no"}
@@ -610,13 +603,16 @@ def questions_json(questions: Mapping[str, Sequence[Question]]) -> str:
         ]
         for protocol, listed in questions.items()
     }
-    return json.dumps(entries, indent=1) + "\n"
+    write_json(path, entries)
 
 
 def write_pope(spec: SuiteSpec, run: SuiteRun[PopeResult], out: Path) -> None:
     """Write ``scenes.json``, ``questions.json`` and ``answers.json`` of a run, in the forms of the module docstring."""
     scenes = [r.presence for r in run.results]
     answers = {(r.presence.scene_id, name): yes for r in run.results for name, yes in r.answers.items()}
-    write_atomically(out / "scenes.json", scene_list_json(scenes).encode())
-    write_atomically(out / "questions.json", questions_json(pope_questions(spec, scenes)).encode())
-    write_atomically(out / "answers.json", answers_json(answers).encode())
+    write_scene_list(out / "scenes.json", scenes)
+    write_questions(out / "questions.json", pope_questions(spec, scenes))
+    write_answers(out / "answers.json", answers)
+
+
+SUITE = Suite(_evaluate, _score, write_pope, _check)

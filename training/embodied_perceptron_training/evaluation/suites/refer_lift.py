@@ -25,6 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron_training.evaluation.runner.detections import Degradation
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -47,22 +48,6 @@ class Detection2d:
             raise ValueError(f"a 2-D box needs u0 < u1 and v0 < v1, got {self.box.tolist()}")
         if not 0 <= self.score <= 1:
             raise ValueError(f"score must be in [0, 1], got {self.score}")
-
-
-@dataclass(frozen=True)
-class DetectorNoise:
-    """Faults of a detector."""
-
-    jitter: float = 0.1  # standard deviation of a box's edges, as a share of its size
-    miss: float = 0.2  # share of instances that are not detected
-    confuse: float = 0.1  # share of detections with another class
-
-    def __post_init__(self) -> None:
-        for name in ("miss", "confuse"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
-        if self.jitter < 0:
-            raise ValueError(f"jitter must not be negative, got {self.jitter}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +78,18 @@ def perfect_detections(instances: NDArray[np.integer], view: int, labels: Mappin
 
 
 def noisy_detections(
-    detections: Sequence[Detection2d], classes: Sequence[str], noise: DetectorNoise, rng: np.random.Generator
+    detections: Sequence[Detection2d], classes: Sequence[str], how: Degradation, rng: np.random.Generator
 ) -> list[Detection2d]:
-    """The detections with simulated faults; masks are stretched with their boxes. Detections are clipped to the image
-    and dropped where nothing is left. Raises ``ValueError`` for confusion with fewer than two classes."""
+    """The detections, missed, confused and jittered as in ``how``; masks are stretched with their boxes. Detections are
+    clipped to the image and dropped where nothing is left. Raises ``ValueError`` for confusion with fewer than two
+    classes."""
     names = sorted(set(classes))
-    if noise.confuse > 0 and len(names) < 2:
+    if how.confusion > 0 and len(names) < 2:
         raise ValueError(f"confusing classes needs at least two, got {names}")
     found = []
     for detection in detections:
-        missed, confused = rng.random() < noise.miss, rng.random() < noise.confuse
-        shift = rng.normal(0.0, noise.jitter, 4)
+        missed, confused = rng.random() >= how.recall, rng.random() < how.confusion
+        shift = rng.normal(0.0, how.jitter, 4)
         other = names[int(rng.integers(len(names)))]
         if missed:
             continue

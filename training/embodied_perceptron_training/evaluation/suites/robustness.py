@@ -13,12 +13,9 @@ A :class:`System` is scored: the deployed perceptron on the single picture (3-D 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -33,22 +30,19 @@ from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.recordings.artifacts import write_png
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
 from embodied_perceptron_training.evaluation.suites.report import TABLES
-from embodied_perceptron_training.evaluation.suites.scenes import Progress, Scored, SuiteRun, SuiteSpec, run_scenes
+from embodied_perceptron_training.evaluation.suites.scenes import Scored, Suite, SuiteRun, SuiteSpec
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
-from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
@@ -352,12 +346,8 @@ def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
     }
 
 
-def run_robustness(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[FactorResult]:
-    """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
-    return run_scenes(spec.plain, partial(_evaluate, spec), partial(_score, spec), workers, progress)
-
-
 def _score(spec: SuiteSpec, results: Sequence[FactorResult]) -> Scored:
+    """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
     figures = robustness_figures(results)
     if not figures:
         raise EvaluationError("no home has a target for any factor")
@@ -372,7 +362,7 @@ def _score(spec: SuiteSpec, results: Sequence[FactorResult]) -> Scored:
 # -- what it leaves
 
 
-def curves_json(results: Sequence[FactorResult]) -> str:
+def curve_data(results: Sequence[FactorResult]) -> dict[str, object]:
     """``{"levels": [...], "ap": {factor: [...]}, "measured": {factor: [...]}}``; AP in percent."""
     ap = curves(results)
     count = len(next(iter(ap.values()), ()))
@@ -382,7 +372,7 @@ def curves_json(results: Sequence[FactorResult]) -> str:
         if shown:
             measured[factor] = [float(np.mean([v for part in shown for v in part[level]])) for level in range(count)]
     levels = np.linspace(0.0, 1.0, count).tolist()
-    return json.dumps({"levels": levels, "ap": ap, "measured": measured}, indent=1) + "\n"
+    return {"levels": levels, "ap": ap, "measured": measured}
 
 
 def curves_markdown(results: Sequence[FactorResult]) -> str:
@@ -401,41 +391,11 @@ def curves_markdown(results: Sequence[FactorResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_PLOT, _GAP = (260, 180), 50
-_LINE_COLORS = ((96, 168, 255), (255, 170, 60))
-
-
-def draw_curves(results: Sequence[FactorResult]) -> Image:
-    """(H, W, 3) uint8 RGB: AP over the factor, factors side by side, a line for each system."""
-    ap = curves(results)
-    factors = [factor for factor in FACTORS if any(name.rpartition("/")[2] == factor for name in ap)]
-    width, height = _PLOT
-    image: Image = np.empty((height + 2 * _GAP, len(factors) * (width + _GAP) + _GAP, 3), np.uint8)
-    image[:] = SHADE
-    for k, factor in enumerate(factors):
-        left, bottom = _GAP + k * (width + _GAP), _GAP + height
-        image[_GAP : bottom + 1, left : left + width] = 40
-        text(image, factor, left, _GAP - 12, INK, 0.55)
-        for mark in (0, 50, 100):
-            text(image, str(mark), left - 32, bottom - round(mark / 100 * height) + 5)
-        text(image, "0", left - 4, bottom + 20)
-        text(image, "1", left + width - 6, bottom + 20)
-        for name, values in ap.items():
-            if name.rpartition("/")[2] != factor:
-                continue
-            color = _LINE_COLORS[int("/" in name)]
-            points = [
-                np.array([left + x * (width - 1), bottom - y / 100 * height])
-                for x, y in zip(np.linspace(0, 1, len(values)), values, strict=True)
-            ]
-            for a, b in pairwise(points):
-                line(image, a, b, color)
-    return image
-
-
 def write_robustness(spec: SuiteSpec, run: SuiteRun[FactorResult], out: Path) -> None:
-    """Write ``curves.json`` and ``metrics.png``, and add the curves to the report's tables."""
-    write_atomically(out / "curves.json", curves_json(run.results).encode())
-    write_png(out / "metrics.png", draw_curves(run.results))
+    """Write ``curves.json``, and add the curves to the report's tables."""
+    write_json(out / "curves.json", curve_data(run.results))
     tables = (out / TABLES).read_text(encoding="utf-8")
     write_atomically(out / TABLES, (tables + curves_markdown(run.results)).encode())
+
+
+SUITE = Suite(_evaluate, _score, write_robustness)

@@ -23,8 +23,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
+from embodied_perceptron_training.evaluation.runner.evaluate import (
+    EvaluationSpec,
+    cached_predictor,
+    dataset,
+    load,
+    scene_names,
+)
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
@@ -94,12 +99,6 @@ class SuiteScene:
         return dict(zip(self.scene.ids.tolist(), self.scene.labels, strict=True))
 
 
-@functools.lru_cache(maxsize=2)
-def suite_dataset(data: str, split: str) -> EmbodiedScanDataset:
-    """The data set, opened once per process."""
-    return EmbodiedScanDataset(Path(data), split)
-
-
 def is_home(name: str) -> bool:
     """Whether a scan is a synthetic home, by its sample_idx."""
     return name.split("/")[0] == "synthetic"
@@ -111,7 +110,7 @@ def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
     if not is_home(name):
         return SuiteScene(scene, None)
     try:
-        images = suite_dataset(spec.data, spec.split).by_name(name).images
+        images = dataset(spec.data, spec.split).by_name(name).images
         record = load_record(spec.data, name)
         number = {int(i["object_id"]) + 1: int(i["bbox_id"]) for i in record["instances"]}
     except (OSError, ValueError, KeyError) as error:
@@ -137,20 +136,31 @@ def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron,
     return perceptron, perceptron.perceive(window_m=math.inf)
 
 
-def run_scenes(
-    spec: EvaluationSpec,
-    work: Callable[[str], Result],
-    score: Callable[[list[Result]], Scored],
-    workers: Workers = 1,
-    progress: Progress | None = None,
-) -> SuiteRun[Result]:
-    """``work`` (picklable) for every scene of ``spec`` by name, then ``score`` of all results.
+@dataclass(frozen=True)
+class Suite(Generic[Result]):
+    """The parts of a suite; ``evaluate`` can be sent to worker processes.
 
-    Raises :class:`EvaluationError` where no scene is left, and what ``work`` and ``score`` raise.
+    Attributes:
+        evaluate: result of one scene, by name.
+        score: figures and notes of all results.
+        write: writes further files of a run into a folder.
+        check: raises for wrong settings, which are no fault of a scene.
     """
-    start = time.perf_counter()
-    outcome = map_scenes(work, scene_names(spec), workers, progress)
-    if not outcome.results:
-        raise EvaluationError("no scene to score")
-    figures, notes = score(outcome.results)
-    return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
+
+    evaluate: Callable[[SuiteSpec, str], Result]
+    score: Callable[[SuiteSpec, list[Result]], Scored]
+    write: Callable[[SuiteSpec, SuiteRun[Result], Path], None]
+    check: Callable[[SuiteSpec], object] = lambda spec: None
+
+    def run(self, spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[Result]:
+        """Evaluate every scene of ``spec``, then score all results.
+
+        Raises :class:`EvaluationError` where no scene is left, and what the parts raise.
+        """
+        start = time.perf_counter()
+        self.check(spec)
+        outcome = map_scenes(functools.partial(self.evaluate, spec), scene_names(spec.plain), workers, progress)
+        if not outcome.results:
+            raise EvaluationError("no scene to score")
+        figures, notes = self.score(spec, outcome.results)
+        return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)

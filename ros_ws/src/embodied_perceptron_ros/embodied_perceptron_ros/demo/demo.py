@@ -23,7 +23,8 @@ from rich.table import Table
 
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
-from embodied_perceptron.recordings.artifacts import write_json, write_png
+from embodied_perceptron.recordings.artifacts import write_png
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import draw_boxes_on_image
@@ -34,7 +35,6 @@ from embodied_perceptron_ros.demo.simulated import (
     SimulationError,
     first_drive,
     has_truth,
-    measure_map_error_m,
     mission_questions,
     mission_score,
     render,
@@ -58,7 +58,7 @@ _VIEW_WIDTH = 960  # approximate width of the camera image with boxes
 _WEIGHTS = "tiny"  # default, if shipped
 _LEAST_HZ, _SLOWEST = 2.0, 0.2  # perceptions per recorded second, and rate, of the second drive
 RIGHT_IOU = 0.25  # least overlap of an answer with the true box, as in the benchmark
-_SCORES = ("AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
+_SCORES = ("map_error_m", "AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
 
 
 def is_right(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> bool | None:
@@ -99,12 +99,11 @@ def summarise(
     source: Path,
     outcome: ReplayOutcome,
     perception: Perception,
-    map_error_m: float | None,
     questions: Sequence[MissionQuestion] = (),
     scores: Mapping[str, float] | None = None,
     weights: str = "",
 ) -> dict[str, Any]:
-    """Contents of ``results.json``; scores in percent, None without ground truth."""
+    """Contents of ``results.json``; ``scores`` of :func:`mission_score`, None without ground truth."""
     played_s = float(outcome.report.get("wall_s", 0.0))
     return {
         "source": str(source),
@@ -118,7 +117,6 @@ def summarise(
         "perception_hz": None if outcome.perception_hz is None else round(outcome.perception_hz, 2),
         "voxels": len(perception.voxels),
         "objects": len(perception.objects),
-        "map_error_m": None if map_error_m is None else round(map_error_m, 5),
         **{name: (scores or {}).get(name) for name in _SCORES},
         "queries": [verdict(question, outcome.answers.get(question.id, ())) for question in questions],
         "messages": {topic: outcome.published.get(topic, 0) for topic in ("voxels", "boxes", "occupancy_grid")},
@@ -280,11 +278,9 @@ def run_demo(
         outcome = replay_over_ros(plan, display.update)
     console.print("drawing pictures and measuring the map ...")
     perception = _write_files(out, source, outcome)
-    map_error_m = measure_map_error_m(source, outcome.map_file)
-    scores: dict[str, float] = {}
-    if has_truth(source):
-        scores = mission_score(source, out / "objects.json", out / "occupancy.npz")
-    results = summarise(source, outcome, perception, map_error_m, questions, scores, weights)
+    files = (out / "objects.json", out / "occupancy.npz", outcome.map_file)
+    scores = mission_score(source, *files) if has_truth(source) else {}
+    results = summarise(source, outcome, perception, questions, scores, weights)
     console.print(summary_table(results, out))
     if results["queries"]:
         console.print(queries_table(results["queries"]))

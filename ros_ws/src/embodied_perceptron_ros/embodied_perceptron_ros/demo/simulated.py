@@ -172,16 +172,6 @@ def _alone(recording: Path) -> Iterator[None]:
         yield
 
 
-def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
-    """Mean distance in metres from the map's points to the true surfaces; None without ground truth.
-
-    Raises :class:`SimulationError` if measuring fails.
-    """
-    if not has_truth(recording):
-        return None
-    return float(_run_json("measuring the map", "dev map-error", str(recording), str(map_file))["mean_m"])
-
-
 def has_truth(recording: Path) -> bool:
     """Whether a recording has ground truth."""
     return (recording / "scene.json").is_file()
@@ -197,15 +187,15 @@ def mission_questions(recording: Path) -> tuple[MissionQuestion, ...]:
     return read_questions(_run_json("asking about the home", "dev mission-questions", str(recording)))
 
 
-def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, float]:
-    """``AP25``, ``mIoU`` and others, in percent, of objects.json and occupancy.npz against the ground truth.
+def mission_score(recording: Path, objects: Path, occupancy: Path, map_file: Path) -> dict[str, float]:
+    """``AP25``, ``mIoU`` and others in percent of objects.json and occupancy.npz against the ground truth, and
+    ``map_error_m``, the mean distance in metres of the map's points to the true surfaces.
 
     Raises :class:`SimulationError` if scoring fails.
     """
-    arguments = ("--objects", str(objects), "--occupancy", str(occupancy))
-    return {
-        k: float(v) for k, v in _run_json("scoring the map", "dev mission-score", str(recording), *arguments).items()
-    }
+    files = ("--objects", str(objects), "--occupancy", str(occupancy), "--map", str(map_file))
+    scores = _run_json("scoring the map", "dev mission-score", str(recording), *files)
+    return {name: float(value) for name, value in scores.items()}
 
 
 def _run_json(what: str, command: str, *arguments: str) -> Any:

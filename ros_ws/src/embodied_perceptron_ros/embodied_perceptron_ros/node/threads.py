@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
-from types import TracebackType
 from typing import Any, TypeVar
 
 from rclpy.node import Node
@@ -185,9 +184,7 @@ class Watch:
         self._watchdog._enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._watchdog._leave(self)
 
 

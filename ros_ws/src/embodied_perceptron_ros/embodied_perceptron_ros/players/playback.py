@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import queue
 import signal
 import sys
@@ -24,6 +23,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
+from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron_ros.conversion.values import ns_to_stamp
 from embodied_perceptron_ros.environment import RosStartError, start_ros
 from embodied_perceptron_ros.node.health import read_diagnostics
@@ -266,9 +266,7 @@ class PlaybackReport:
             "max_late_ms": round(self.max_late_ms, 3),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(path, data, indent=2)
 
 
 class Player:
