@@ -1036,7 +1036,8 @@ class ObjectMap:
             prior = 0.0 if put_there else WEIGHTS.discovered
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE:
-                    odds[n, m] = old[m].odds_as(track, mean_view) + prior
+                    exists = 1.0 if old[m].state == ObjectState.GONE else sigmoid(old[m].log_odds)
+                    odds[n, m] = old[m].odds_as(track, mean_view) + prior + math.log(exists)
         winners, probability = match(odds)
         for n, track in enumerate(new):
             if self._tracks.get(track.id) is not track:  # a newer one continues it
