@@ -34,6 +34,7 @@ from embodied_perceptron_ros.players.replaying import (
 )
 
 INTRINSICS = Intrinsics(fx=60.0, fy=60.0, cx=39.5, cy=29.5, width=80, height=60)
+MOVED = {"text": "what moved?", "status": "NOT_FOUND", "reason": "nothing moved"}
 GOOD: dict[str, Any] = {
     "frames_sent": 10,
     "frames_fused": 9,
@@ -56,6 +57,8 @@ GOOD: dict[str, Any] = {
         ({"frames_fused": 0}, "no frame was fused"),
         ({"frames_sent": 0, "frames_fused": 0}, "no frame was sent"),
         ({"messages": {"voxels": 3, "boxes": 0}}, "published on boxes"),
+        ({"second_drive": {"queries": [{**MOVED, "correct": True}]}}, None),
+        ({"second_drive": {"queries": [{**MOVED, "correct": False}]}}, "what moved? was answered nothing moved"),
     ],
 )
 def test_verdict(change: dict[str, Any], words: str | None) -> None:

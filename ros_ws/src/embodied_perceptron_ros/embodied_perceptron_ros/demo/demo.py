@@ -125,7 +125,7 @@ def summarise(
 
 
 def find_problems(results: Mapping[str, Any]) -> tuple[str, ...]:
-    """Reasons why the demonstration failed. A wrong answer is reported, but is no reason."""
+    """Reasons why the demonstration failed. A wrong answer is reported, but is a reason only in the second drive."""
     problems = []
     if results["frames_sent"] == 0:
         problems.append("no frame was sent")
@@ -144,6 +144,8 @@ def find_problems(results: Mapping[str, Any]) -> tuple[str, ...]:
     unanswered = [query["text"] for query in results.get("queries", ()) if query["status"] is None]
     if unanswered:
         problems.append(f"never answered: {'; '.join(unanswered)}")
+    wrong = [query for query in results.get("second_drive", {}).get("queries", ()) if query["correct"] is False]
+    problems += [f"second drive: {query['text']} was answered {query['reason'] or query['status']}" for query in wrong]
     return tuple(problems)
 
 
