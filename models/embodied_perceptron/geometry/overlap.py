@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
 from embodied_perceptron.geometry.compute_path import launch, runs_compiled
-from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.geometry.kernels import FLAT, PARALLEL, njit
 
 Array = NDArray[np.float64]
 
 _EPS = np.finfo(np.float64).eps
-FLAT, PARALLEL = 1e-12, 1e-9  # sine of the angle between planes, between lines: their crossing would have no digits
 
 
 @njit(cache=True, nogil=True)

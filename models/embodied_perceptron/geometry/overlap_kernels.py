@@ -3,7 +3,7 @@
 
 import warp as wp
 
-from embodied_perceptron.geometry.overlap import FLAT, PARALLEL
+from embodied_perceptron.geometry.kernels import FLAT, PARALLEL
 
 wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)  # no banner on the standard output
 wp.init()
