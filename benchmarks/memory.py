@@ -20,7 +20,7 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from _scaling import MIB, Coefficients, Site, largest_area_m2, sized
+from scaling import MIB, Coefficients, Site, largest_area_m2, sized
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from _scaling import _FIELDS, MIB, Coefficients, Site, in_memory_m2, largest_area_m2, sized
+from scaling import _FIELDS, MIB, Coefficients, Site, in_memory_m2, largest_area_m2, sized
 
 C = Coefficients(
     map_bytes_per_m2=2 * MIB,

@@ -166,8 +166,8 @@ def test_one_view_of_a_surface_that_is_another_objects_makes_no_object(of_others
 
 def test_what_left_the_map_does_not_count():
     some = views([detection(score=0.8)], [detection(score=0.8, seed=1)])
-    there = VoxelIndex.of(snapshot_of(np.concatenate([cube(CUP_BOX[:3], seed=s) for s in range(4)])))
-    gone = VoxelIndex.of(snapshot_of(cube([1.5, 1.5, 0.2])))
+    there = VoxelIndex(snapshot_of(np.concatenate([cube(CUP_BOX[:3], seed=s) for s in range(4)])))
+    gone = VoxelIndex(snapshot_of(cube([1.5, 1.5, 0.2])))
     assert len(find_candidates(some, index=there)) == 1
     assert find_candidates(some, index=gone) == []
 

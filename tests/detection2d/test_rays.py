@@ -1,4 +1,4 @@
-"""Rays to the surface that the camera sees, against slow twins."""
+"""Surface that the camera sees, against slow twins."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
 from embodied_perceptron.detection2d.lifting import VoxelIndex, see_surface
-from embodied_perceptron.geometry.transforms import pack_keys
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, pack_keys, transform_points
 
 SIZE_M = 0.05
+T = look_at(np.array([-1.2, 0.2, 1.5]), [0.6, 0.0, 0.4])
 
 
 def random_voxels(seed: int, count: int = 150):
@@ -20,46 +21,24 @@ def random_voxels(seed: int, count: int = 150):
 
 
 def index_of(coords):
-    return VoxelIndex.of(snapshot_of((coords + 0.5) * SIZE_M, voxel_size_m=SIZE_M))
+    return VoxelIndex(snapshot_of((coords + 0.5) * SIZE_M, voxel_size_m=SIZE_M))
 
 
-def slow_cast(coords, origin, direction, low, high):
-    """Entry into each voxel's cube by the slab method; the nearest one."""
-    best = np.nan
-    for c in coords:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a, b = (c * SIZE_M - origin) / direction, ((c + 1) * SIZE_M - origin) / direction
-        enter, leave = np.nanmax(np.minimum(a, b)), np.nanmin(np.maximum(a, b))
-        start = max(enter, low)
-        if start < leave and start <= high and not start >= best:
-            best = start
-    return best
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("dense", [True, False])
-def test_cast_is_as_its_slow_twin(seed, dense):
-    coords = random_voxels(seed)
-    index = index_of(coords)
-    assert index.blocks.size > 0
-    if not dense:  # as in maps that are too wide for the table of blocks
-        index = VoxelIndex(index.voxel_size_m, index.keys, np.zeros((0, 0, 0), bool), index.origin)
-    rng = np.random.default_rng(seed + 100)
-    for origin in (np.zeros(3), rng.uniform(-2, 2, 3)):
-        directions = rng.normal(size=(60, 3))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        fast = index.cast(origin, directions, 0.1, 2.5)
-        slow = [slow_cast(coords, origin, d, 0.1, 2.5) for d in directions]
-        np.testing.assert_allclose(fast, slow, atol=1e-9)
-
-
-def test_cast_along_an_axis_and_into_nothing():
-    index = index_of(np.array([[10, 0, 0], [14, 0, 0]]))
-    directions = np.array([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0]])
-    hit = index.cast(np.array([0.01, 0.02, 0.02]), directions, 0.0, 5.0)
-    assert hit[0] == pytest.approx(0.49)  # the nearer of both
-    assert np.isnan(hit[1:]).all()
-    assert np.isnan(index.cast(np.array([0.01, 0.02, 0.02]), directions[:1], 0.0, 0.4)).all()
+@pytest.mark.parametrize("seed", range(3))
+def test_depth_of_the_map_is_as_its_slow_twin(seed):
+    index = index_of(random_voxels(seed))
+    small = Intrinsics(20.0, 22.0, 15.0, 11.0, 32, 24)
+    pose = look_at(np.array([-1.2, 0.2, 0.6]), [0.0, 0.0, 0.0])
+    points = transform_points(invert_transform(pose), index.snapshot.mean_point_m.astype(np.float64))
+    slow = np.zeros((24, 32))
+    for x, y, z in points[np.argsort(-points[:, 2])]:
+        if 0.4 <= z <= 2.0:
+            u, v = x / z * 20.0 + 15.0, y / z * 22.0 + 11.0
+            columns = np.abs(np.arange(32) - u) <= SIZE_M / 2 * 20.0 / z
+            rows = np.abs(np.arange(24) - v) <= SIZE_M / 2 * 22.0 / z
+            slow[np.ix_(rows, columns)] = z
+    np.testing.assert_allclose(index.depth_m(small, pose, 0.4, 2.0), slow, atol=1e-6)
+    assert 0 < np.count_nonzero(slow) < slow.size
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,16 +55,13 @@ def test_keys_are_those_of_the_library():
     snapshot = snapshot_of((random_voxels(1) + 0.5) * SIZE_M, voxel_size_m=SIZE_M)
     import torch
 
-    assert VoxelIndex.of(snapshot).keys.tolist() == pack_keys(torch.from_numpy(snapshot.coords)).tolist()
+    assert VoxelIndex(snapshot).keys.tolist() == pack_keys(torch.from_numpy(snapshot.coords)).tolist()
 
 
 def test_an_empty_map_hits_nothing():
-    index = VoxelIndex.of(snapshot_of(np.zeros((0, 3)), voxel_size_m=SIZE_M))
-    assert np.isnan(index.cast(np.zeros(3), np.eye(3), 0.1, 5.0)).all()
+    index = VoxelIndex(snapshot_of(np.zeros((0, 3)), voxel_size_m=SIZE_M))
+    assert not index.depth_m(K, T, 0.1, 5.0).any()
     assert not index.near(np.zeros((2, 3))).any()
-
-
-T = look_at(np.array([-1.2, 0.2, 1.5]), [0.6, 0.0, 0.4])
 
 
 def pixels(step=4):
@@ -129,22 +105,15 @@ def test_a_plane_seen_flatly_has_no_edges(drop):
 def test_holes_are_filled_by_the_map_and_free_rays_are_not():
     posed, _ = photograph(T, 1)
     everything = see_surface(posed.frame.depth_m, K, T, pixels(2))
-    index = VoxelIndex.of(snapshot_of(everything.points_m, voxel_size_m=0.04))
+    index = VoxelIndex(snapshot_of(everything.points_m, voxel_size_m=0.04))
     holes = posed.frame.depth_m.copy()
     holes[100:140, 100:200] = 0.0
     holes[140:180, 100:200] = np.inf
     asked = np.array([[u, v] for u in range(110, 190, 8) for v in (110, 120, 130, 150, 170)])
-    samples = see_surface(holes, K, T, asked, index, max_cast=1000)
+    samples = see_surface(holes, K, T, asked, index.depth_m(K, T, 0.2, 5.0))
     uv = asked[samples.row]
     assert (uv[:, 1] < 140).all()
     assert len(samples) >= 25  # of 30; rays may slip through the grid of a sampled surface
     truth = posed.frame.depth_m[uv[:, 1], uv[:, 0]]
     assert np.median(np.abs(samples.depth_m - truth)) < 0.05
     assert len(see_surface(holes, K, T, asked)) == 0
-
-
-def test_at_most_so_many_rays_are_cast():
-    index = index_of(np.array([[x, y, -20] for x in range(-20, 20) for y in range(-20, 20)]))
-    asked = pixels(8)
-    samples = see_surface(np.zeros((K.height, K.width), np.float32), K, T, asked, index, (0.1, 9.0), max_cast=16)
-    assert 0 < len(samples) <= 16

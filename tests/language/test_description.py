@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
-from embodied_perceptron.language import description
 from embodied_perceptron.language.description import (
     Fact,
     decide_relations,
@@ -51,15 +50,10 @@ def test_order_of_the_objects_does_not_matter():
     assert describe(objects[::-1]).text == describe(objects).text
 
 
-def test_only_things_with_a_common_footprint_are_compared(monkeypatch):
-    sizes = []
-    decide = description.is_on
-    monkeypatch.setattr(description, "is_on", lambda pairs: sizes.append(int(np.prod(pairs.shape))) or decide(pairs))
+def test_many_things_are_compared_with_those_around() -> None:
     tables = [thing(2 * i, "table", (3.0 * (i % 20), 3.0 * (i // 20), 0.37), (1.6, 0.8, 0.74)) for i in range(1, 400)]
     cups = [thing(o.id + 1, "cup", (*o.box[:2], 0.79), (0.08, 0.08, 0.1)) for o in tables]
     assert decide_relations([*tables, *cups]) == tuple(Fact(o.id, "on", o.id - 1) for o in cups)
-    assert sizes
-    assert max(sizes) <= 4 * len(tables)
 
 
 def test_things_on_things_lie_on_the_nearest():

@@ -494,13 +494,13 @@ def test_proposals_answer_alone_only_for_words_that_are_no_labels():
 def test_probabilities_follow_what_is_known():
     from embodied_perceptron.language.answer import Traits, probability_right
 
-    good = Traits(0.95, 0.9, 0.9, unsure_view=False, missing=False, kind=1.0)
+    good = Traits(0.95, 0.9, unsure_view=False, kind=1.0)
     assert 0.7 < probability_right(good) < 1.0
     for worse in (
-        {"share": 0.4, "fit_share": 0.4},
+        {"fit_share": 0.4},
+        {"use": True},
         {"weakest": 0.05},
         {"unsure_view": True},
         {"kind": 0.5},
     ):
         assert probability_right(dataclasses.replace(good, **worse)) < probability_right(good)
-    assert probability_right(dataclasses.replace(good, missing=True)) <= probability_right(good)  # halved elsewhere

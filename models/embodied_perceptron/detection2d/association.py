@@ -550,28 +550,11 @@ def sightings(
     seen, inside = np.zeros(len(points_m)), np.zeros(len(points_m))
     chosen = np.unique(np.linspace(0, len(members) - 1, min(_HULL_VIEWS, len(members))).astype(int))
     for m in map(int, chosen):
-        view, box_px = of[m], _grown(members[m].box_px[None])[0]
-        T_camera_world, k = view.camera
-        _in_box(points_m, T_camera_world, k, view.frame.depth_m, box_px, seen, inside)
+        box_px = _grown(members[m].box_px[None])[0]
+        uv, visible = pixels_of(points_m, *of[m].camera, of[m].frame.depth_m)
+        seen += visible
+        inside += visible & (uv >= box_px[:2]).all(axis=1) & (uv <= box_px[2:]).all(axis=1)
     return seen, inside
-
-
-@njit(cache=True, nogil=True)
-def _in_box(
-    points: NDArray[np.float64],
-    T: NDArray[np.float64],
-    k: NDArray[np.float64],
-    depth_m: NDArray[np.float32],
-    box_px: NDArray[np.float64],
-    seen: NDArray[np.float64],
-    inside: NDArray[np.float64],
-) -> None:
-    """Count for each point whether the view sees it, and has it in the box."""
-    for p in range(len(points)):
-        u, v, visible = _pixel(points[p], T, k, depth_m)
-        if visible:
-            seen[p] += 1.0
-            inside[p] += box_px[0] <= u <= box_px[2] and box_px[1] <= v <= box_px[3]
 
 
 def fully_visible(

@@ -1,6 +1,6 @@
 """Lift the 2-D detections of an image to points and upright boxes in the world.
 
-Rays through the pixels of a box (or mask) give the visible surface, from the depth image or the voxel map. The
+The pixels of a box (or mask) give the visible surface, from the depth image, or from the voxel map in its holes. The
 foreground is what differs from the surroundings in a ring around the box: not the floor, the surface under a small
 object, or the background. Lifting boxes by rays and clusters follows ARKitSceneRefer ("Text-based localization of small
 objects in diverse real-world 3D indoor scenes", 2023). :func:`complete_box` extends a box by shapes of the map
@@ -21,88 +21,64 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.geometry.boxes import median, trimmed_bounds
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, world_to_voxel
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.sparse.cpu_kernels import first_not_below
 
-_BLOCK_BITS = 3  # rays cross empty space by blocks of 8 voxels
-_MAX_BLOCKS = 1 << 26  # of the dense table
-
 
 @dataclass(frozen=True, eq=False)
 class VoxelIndex:
-    """Spatial index of the voxels of a snapshot.
+    """Search in the voxels of a map."""
 
-    Attributes:
-        voxel_size_m: edge length.
-        keys: (N,) int64, ascending; row i is voxel i of the snapshot.
-        blocks: (X, Y, Z) bool, blocks of 8 x 8 x 8 voxels that are occupied; empty for a map that is too wide.
-        origin: (3,) int64 block coordinates of ``blocks[0, 0, 0]``.
-    """
+    snapshot: VoxelSnapshot
 
-    voxel_size_m: float
-    keys: NDArray[np.int64]
-    blocks: NDArray[np.bool_]
-    origin: NDArray[np.int64]
-
-    @staticmethod
-    def of(snapshot: VoxelSnapshot) -> VoxelIndex:
-        """Build the index of a snapshot, whose voxels are sorted."""
-        keys, low, high = _keys_and_bounds(snapshot.coords)
-        origin = low >> _BLOCK_BITS
-        shape = (high >> _BLOCK_BITS) - origin + 1
-        blocks = np.zeros((0, 0, 0), dtype=bool)
-        if len(keys) and int(np.prod(shape)) <= _MAX_BLOCKS:
-            blocks = _occupied_blocks(snapshot.coords, origin, shape)
-        return VoxelIndex(snapshot.voxel_size_m, keys, blocks, origin)
+    @cached_property
+    def keys(self) -> NDArray[np.int64]:
+        """Return (N,) ascending keys of the voxels; row i is voxel i of the snapshot."""
+        return keys_of(self.snapshot.coords.astype(np.float64) + 0.5, 1.0)
 
     def near(self, points_m: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
         """(K, 3) points -> (K,) True where the voxel at the point or one of its 26 neighbours is occupied."""
-        out: NDArray[np.bool_] = _any_near(self.keys, world_to_voxel(points_m, self.voxel_size_m))
+        out: NDArray[np.bool_] = _any_near(self.keys, world_to_voxel(points_m, self.snapshot.voxel_size_m))
         return out
 
-    def cast(
-        self, origin_m: NDArray[np.float64], directions: NDArray[np.float64], min_m: float, max_m: float
-    ) -> NDArray[np.float64]:
-        """Cast (K, 3) unit directions from a (3,) point: (K,) distance to the first voxel; NaN = none.
-
-        Visits every voxel between ``min_m`` and ``max_m`` in order (Amanatides and Woo, "A fast voxel traversal
-        algorithm for ray tracing", 1987).
-        """
-        out: NDArray[np.float64] = _cast(
-            self.keys, self.blocks, self.origin, self.voxel_size_m, origin_m, directions, min_m, max_m
-        )
+    def depth_m(
+        self, intrinsics: Intrinsics, T_world_camera: NDArray[np.float64], min_m: float, max_m: float
+    ) -> NDArray[np.float32]:
+        """Return (H, W) depth of the first voxel behind each pixel between two depths; 0 = none."""
+        k = np.array([intrinsics.fx, intrinsics.fy, intrinsics.cx, intrinsics.cy])
+        out = np.zeros((intrinsics.height, intrinsics.width), np.float32)
+        T = invert_transform(T_world_camera)
+        _splat(self.snapshot.mean_point_m, self.snapshot.voxel_size_m / 2, T, k, min_m, max_m, out)
         return out
 
 
 @njit(cache=True, nogil=True)
-def _keys_and_bounds(coords: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    keys = np.empty(len(coords), np.int64)
-    low, high = np.zeros(3, np.int64), np.zeros(3, np.int64)
-    for i in range(len(coords)):
-        keys[i] = _key(np.int64(coords[i, 0]), np.int64(coords[i, 1]), np.int64(coords[i, 2]))
-        for axis in range(3):
-            c = np.int64(coords[i, axis])
-            low[axis] = c if i == 0 else min(low[axis], c)
-            high[axis] = c if i == 0 else max(high[axis], c)
-    return keys, low, high
-
-
-@njit(cache=True, nogil=True)
-def _occupied_blocks(
-    coords: NDArray[np.int32], origin: NDArray[np.int64], shape: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    blocks = np.zeros((shape[0], shape[1], shape[2]), np.bool_)
-    for i in range(len(coords)):
-        blocks[
-            (np.int64(coords[i, 0]) >> 3) - origin[0],
-            (np.int64(coords[i, 1]) >> 3) - origin[1],
-            (np.int64(coords[i, 2]) >> 3) - origin[2],
-        ] = True
-    return blocks
+def _splat(
+    points: NDArray[np.float32],
+    half_m: float,
+    T: NDArray[np.float64],
+    k: NDArray[np.float64],
+    min_m: float,
+    max_m: float,
+    out: NDArray[np.float32],
+) -> None:
+    """Write the depth of the nearest point whose square of half side ``half_m`` covers a pixel."""
+    for i in range(len(points)):
+        x, y, z = np.float64(points[i, 0]), np.float64(points[i, 1]), np.float64(points[i, 2])
+        depth = T[2, 0] * x + T[2, 1] * y + T[2, 2] * z + T[2, 3]
+        if depth < min_m or depth > max_m:
+            continue
+        u = (T[0, 0] * x + T[0, 1] * y + T[0, 2] * z + T[0, 3]) / depth * k[0] + k[2]
+        v = (T[1, 0] * x + T[1, 1] * y + T[1, 2] * z + T[1, 3]) / depth * k[1] + k[3]
+        du, dv = half_m * k[0] / depth, half_m * k[1] / depth
+        for row in range(max(int(np.ceil(v - dv)), 0), min(int(np.floor(v + dv)) + 1, out.shape[0])):
+            for column in range(max(int(np.ceil(u - du)), 0), min(int(np.floor(u + du)) + 1, out.shape[1])):
+                if out[row, column] == 0.0 or depth < out[row, column]:
+                    out[row, column] = depth
 
 
 @njit(cache=True, nogil=True)
@@ -145,67 +121,6 @@ def _any_near(keys: NDArray[np.int64], coords: NDArray[np.int64]) -> NDArray[np.
     return out
 
 
-@njit(cache=True, nogil=True)
-def _cast(
-    keys: NDArray[np.int64],
-    blocks: NDArray[np.bool_],
-    block_origin: NDArray[np.int64],
-    size: float,
-    origin: NDArray[np.float64],
-    directions: NDArray[np.float64],
-    min_m: float,
-    max_m: float,
-) -> NDArray[np.float64]:
-    out = np.full(len(directions), np.nan)
-    dense = blocks.size > 0
-    voxel = np.zeros(3, np.int64)
-    step = np.zeros(3, np.int64)
-    t_next = np.zeros(3)
-    t_delta = np.zeros(3)
-    for i in range(len(directions)):
-        t = min_m
-        for axis in range(3):
-            d = directions[i, axis]
-            at = (origin[axis] + min_m * d) / size
-            voxel[axis] = int(np.floor(at))
-            if d > 0:
-                step[axis] = 1
-                t_delta[axis] = size / d
-                t_next[axis] = min_m + (voxel[axis] + 1 - at) * t_delta[axis]
-            elif d < 0:
-                step[axis] = -1
-                t_delta[axis] = -size / d
-                t_next[axis] = min_m + (at - voxel[axis]) * t_delta[axis]
-            else:
-                step[axis] = 0
-                t_delta[axis] = np.inf
-                t_next[axis] = np.inf
-        while t <= max_m:
-            inside = True
-            if dense:
-                bx = (voxel[0] >> 3) - block_origin[0]
-                by = (voxel[1] >> 3) - block_origin[1]
-                bz = (voxel[2] >> 3) - block_origin[2]
-                inside = (
-                    0 <= bx < blocks.shape[0]
-                    and 0 <= by < blocks.shape[1]
-                    and 0 <= bz < blocks.shape[2]
-                    and blocks[bx, by, bz]
-                )
-            if inside and _has(keys, _key(voxel[0], voxel[1], voxel[2])):
-                out[i] = t
-                break
-            axis = 0
-            if t_next[1] < t_next[axis]:
-                axis = 1
-            if t_next[2] < t_next[axis]:
-                axis = 2
-            t = t_next[axis]
-            voxel[axis] += step[axis]
-            t_next[axis] += t_delta[axis]
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Surface points seen through pixels.
@@ -228,6 +143,7 @@ class Samples:
         return Samples(self.points_m[rows], self.depth_m[rows], self.row[rows])
 
 
+_MAX_HOLES = 64  # of a 2-D box that the map fills: it counts for less than measured depth
 _EDGE_STEP_PX = 2
 _EDGE_M, _EDGE_SHARE = 0.02, 0.025  # larger depth steps between neighbours are edges
 
@@ -237,45 +153,32 @@ def see_surface(
     intrinsics: Intrinsics,
     T_world_camera: NDArray[np.float64],
     uv: NDArray[np.int64],
-    index: VoxelIndex | None = None,
+    behind_m: NDArray[np.float32] | None = None,
     range_m: tuple[float, float] = (0.2, 5.0),
-    max_cast: int = 64,
 ) -> Samples:
     """Return the surface points behind (K, 2) pixels of an image.
 
-    Pixels at depth edges are left out, as their depth is unreliable. Where depth is unknown (0), a ray into the voxel
-    map finds the surface, for up to ``max_cast`` evenly chosen pixels; +Inf means no surface.
+    Pixels at depth edges are left out, as their depth is unreliable. +Inf means no surface.
 
     Args:
         depth_m: (H, W) canonical depth.
         T_world_camera: (4, 4).
         uv: pixels inside of the image.
-        index: of the map; None = measured depth alone.
+        behind_m: (H, W) depth of the map where none is measured (0), see :meth:`VoxelIndex.depth_m`; None = unknown.
         range_m: nearest and furthest depth used.
-        max_cast: number of rays.
     """
     u, v = uv[:, 0], uv[:, 1]
     z, usable = _measured(depth_m, u, v, range_m[0], range_m[1])
+    if behind_m is not None:
+        holes = np.flatnonzero(z == 0)
+        holes = holes[:: 1 + len(holes) // _MAX_HOLES]
+        z[holes] = behind_m[v[holes], u[holes]]
+        usable[holes] = z[holes] > 0
     rows = np.flatnonzero(usable)
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
-    rays = np.stack([x, y, np.ones(len(uv))], axis=1)  # (K, 3) at depth 1, optical frame
-    R, camera_m = T_world_camera[:3, :3], T_world_camera[:3, 3]
-    samples = Samples((rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], rows)
-    holes = np.flatnonzero(z == 0)
-    if index is None or len(index.keys) == 0 or len(holes) == 0:
-        return samples
-    holes = holes[:: -(-len(holes) // max_cast)]
-    length = np.linalg.norm(rays[holes], axis=1)
-    distance = index.cast(camera_m, (rays[holes] / length[:, None]) @ R.T, range_m[0], range_m[1])
-    hit = np.isfinite(distance)
-    # surfaces are on average at voxel centres
-    hit_depth = (distance[hit] + 0.5 * index.voxel_size_m) / length[hit]
-    hit_points = (rays[holes[hit]] * hit_depth[:, None]) @ R.T + camera_m
-    return Samples(
-        np.concatenate([samples.points_m, hit_points]),
-        np.concatenate([samples.depth_m, hit_depth]),
-        np.concatenate([rows, holes[hit]]),
-    )
+    rays = np.stack([x, y, np.ones(len(uv))], axis=1)[rows]  # at depth 1, optical frame
+    points_m = (rays * z[rows, None]) @ T_world_camera[:3, :3].T + T_world_camera[:3, 3]
+    return Samples(points_m, z[rows], rows)
 
 
 @njit(cache=True, nogil=True)
@@ -394,12 +297,15 @@ def lift_view(
         )
     lifted: list[LiftedDetection] = []
     drops: Counter[str] = Counter()
+    behind_m = None
+    if index is not None and len(found) and (frame.depth_m == 0).any():
+        behind_m = index.depth_m(frame.intrinsics, T_world_camera, *_RANGE_M)
     for row in range(len(found)):
         label = priors.canonical(found.labels[row])
         prior = priors.get(label)
         mask = None if found.masks is None else found.masks[row]
         uv, inside, offset = sample_pixels(found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask)
-        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, index, _RANGE_M)
+        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, behind_m, _RANGE_M)
         within = inside[samples.row]
         if np.count_nonzero(within) < _MIN_POINTS:
             drops[NO_SURFACE] += 1

@@ -375,7 +375,7 @@ class DetectionLift:
             return
         self._state = state
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
-        index = VoxelIndex.of(snapshot)
+        index = VoxelIndex(snapshot)
         if self._map_changed(len(known), len(snapshot)):
             self._yaw_rad = scene.manhattan.yaw_rad
             self._shapes_cut = False

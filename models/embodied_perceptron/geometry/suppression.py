@@ -92,7 +92,6 @@ BETWEEN_IOU = 0.2  # objects that overlap too much for an object between them
 # objects of two maps of one place
 UNCHANGED_IOU = 0.25  # the same object under any name
 UNCHANGED_NAME_IOU = 0.1  # the same object under one name
-HELD_SHARE = 0.75  # share of bounds inside another: described as inside
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ _ANY_OF = ("nearest-me", "farthest-me")
 _INDEFINITE = frozenset(("any", "anything", "anywhere", "some", "something", "somewhere", "whatever"))
 _RUNNER_UP = 0.1  # least probability of a further candidate of an answer, as a share of the best one's
 _RELATED = 0.5  # factor of the probability of an answer whose name or conditions fit badly
-_UNREAD, _MANY_UNREAD = 0.9, 4  # factor per word that was not understood, and most words that count
+_ALONE = 0.95  # share of an object that is asked for with others
+_MANY_UNREAD = 4  # most words in a reason that were not understood
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
 _LEAST_SUPPORT = 0.05  # score of the best candidate where there is none
 _PLAINLY_MEANT = 0.7  # support from which other readings are not considered
@@ -450,16 +451,11 @@ class _Answer:
         fits = self.scorer.plausible(evidence)
         if not order:
             return order, share, fits
-        sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
-        if fits[order[0]] < _HARDLY or self.scorer.unknown(evidence)[order[0]]:
+        sure = probability_right(self._traits(evidence, order)) * self._existence(order[0])
+        lacks = any(t.missing and not t.constraint.negated for t in evidence.terms)
+        if lacks or fits[order[0]] < _HARDLY or self.scorer.unknown(evidence)[order[0]]:
             sure *= _RELATED
-        return order, share * (sure * self._understood(evidence) / share[0]), fits
-
-    def _understood(self, evidence: Evidence) -> float:
-        """Factor of the probability for missing landmarks and words that were not understood."""
-        unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
-        missing = any(t.missing and not t.constraint.negated for t in evidence.terms)
-        return (_RELATED if missing else 1.0) * unread
+        return order, share * (sure / share[0]), fits
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep the closest matches of a NOT_FOUND; a question is answered by its count."""
@@ -529,18 +525,16 @@ class _Answer:
         very low scores."""
         return min(self.objects[i].score / _BELIEVED, 1.0) if i < self.confirmed else float(self.relative[i])
 
-    def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
+    def _traits(self, evidence: Evidence, order: list[int]) -> Traits:
         best = order[0]
         satisfied = [float(t.satisfied[best]) for t in evidence.terms if not t.missing]
-        fit = self._fit_share(evidence, order)
         return Traits(
-            share=float(probability[0]),
-            fit_share=float(1.0 / fit.sum()),
+            fit_share=float(1.0 / self._fit_share(evidence, order).sum()),
             weakest=min((s for s in satisfied if not np.isnan(s)), default=1.0),
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
-            missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
             reading=self.meaning.probability,
+            use=self.meaning.target is not None and is_use(self.meaning.target.noun),
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
@@ -644,15 +638,10 @@ class _Answer:
         if wanted is not None and len(chosen) < wanted:
             there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
             return GroundingStatus.NOT_FOUND, (), f"{wanted} {_counted(noun)} were asked for, but there {there}"
-        read = meaning.probability
-        traits = [
-            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
-            for i in chosen
-        ]
+        read, use = meaning.probability, is_use(noun)
+        traits = [Traits(_ALONE, float(fits[i]), False, float(evidence.category[i]), read, use) for i in chosen]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
-        scores = scores * self._understood(evidence)
-        if best < _SAME_THING:  # a bathtub where a shower is asked for
-            scores = _RELATED * scores
+        scores = scores * np.where(evidence.category[chosen] < _SAME_THING, _RELATED, 1.0)  # a mug for a wine glass
         scores = np.minimum.accumulate(scores)  # in the order of the ranking
         found = [replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
         self.meant = tuple(found)
@@ -856,7 +845,7 @@ def _words(c: Constraint) -> str:
 # ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
+FEATURES = ("one", "fit_share", "weakest", "unsure_view", "kind", "reading", "use")
 _LEAST_READING = 1e-4  # lower probabilities of a reading count as this
 
 
@@ -865,34 +854,31 @@ class Traits:
     """Inputs of the calibration.
 
     Attributes:
-        share: posterior of the best candidate, (0, 1].
-        fit_share: the same without detection confidences.
+        fit_share: posterior of the best candidate without detection confidences, (0, 1].
         weakest: score of the least satisfied constraint, [0, 1].
         unsure_view: the sentence depends on the viewpoint, which is unknown.
-        missing: an anchor is not in the scene.
         kind: similarity of label and noun.
         reading: probability that the sentence is read correctly, (0, 1].
+        use: the sentence states a use or a need instead of a noun.
     """
 
-    share: float
     fit_share: float
     weakest: float
     unsure_view: bool
-    missing: bool
     kind: float
     reading: float = 1.0
+    use: bool = False
 
     def features(self) -> tuple[float, ...]:
         """Values in the order of :data:`FEATURES`."""
         return (
             1.0,
-            _logit(self.share),
             _logit(self.fit_share),
             math.log(self.weakest + 0.05),
             float(self.unsure_view),
-            float(self.missing),
             math.log(self.kind + 0.05),
             math.log10(max(self.reading, _LEAST_READING)),
+            float(self.use),
         )
 
 

@@ -10,6 +10,7 @@ from embodied_perceptron.language.lexicon import (
     Mention,
     Word,
     cardinal,
+    is_implement,
     is_known_noun,
     is_served,
     lexicon,
@@ -269,7 +270,7 @@ class Decoder:
         Words that end in a noun are a use only where they begin like one.
         """
         is_noun = phrase.noun != ANYTHING
-        known = is_noun and (phrase.known or self._is_there(phrase.noun))
+        known = is_noun and (phrase.known or is_implement(phrase.noun) or self._is_there(phrase.noun))
         for place in places:
             tokens = self._tokens(place)
             if not known or (len(tokens) > 1 and (tokens[0] in _FOR_SOMETHING or not _CLAUSE.isdisjoint(tokens[1:-1]))):

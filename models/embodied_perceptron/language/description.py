@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.geometry.suppression import HELD_SHARE
 from embodied_perceptron.language.lexicon import lexicon, pluralize
-from embodied_perceptron.language.relations import NEAR_M, Pairs, SceneGeometry, is_above, is_inside, is_on
+from embodied_perceptron.language.object_states import RELATIONS, predict_pairs
+from embodied_perceptron.language.relations import NEAR_M
 from embodied_perceptron.results import UNNAMED, SceneObject
 
 F64 = NDArray[np.float64]
@@ -27,14 +27,11 @@ Relation = Literal["on", "in", "under"]
 Form = Literal["plain", "dense"]
 
 _ROWS_AT_ONCE = 256  # of pairs of objects
-_HOLDS = 0.6  # least score of a stated relation
-_RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
 STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # in every room: not described
-# objects within their boxes are under them, not in them
-_OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "couch", "counter", "stand"))
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
 _MOST_CHARACTERS = 100  # of a label
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_SAID: dict[str, Relation] = {"ontop": "on", "inside": "in", "under": "under"}
 _PLACED: dict[Relation, str] = {"on": "On", "in": "In", "under": "Under"}
 
 
@@ -79,45 +76,15 @@ class Description:
 
 
 def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
-    """Relations on, in and under between boxes; at most one per object.
-
-    An object is *on* the box that its bottom rests on, *in* the box that contains most of it, *under* a box above it
-    that it does not carry.
-    """
-    if len(objects) < 2:
-        return ()
-    geometry = SceneGeometry(np.stack([o.box for o in objects]).astype(np.float64))
-    named = np.array([o.label not in STRUCTURE for o in objects])
-    # every stated relation needs a common footprint
-    thing, by = geometry.bounds.pairs_within(geometry.bounds, 0.0)
-    wanted = (thing != by) & named[thing] & named[by]
-    thing, by = thing[wanted], by[wanted]
-    pairs = Pairs(geometry, thing, by)
-    low, high = geometry.low[:, 2], geometry.high[:, 2]
-    open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[by]
-    smaller = geometry.volume[thing] < 0.7 * geometry.volume[by]
-    held = ~open_below * is_inside(pairs) * (pairs.share_within >= HELD_SHARE) * smaller
-    over = is_above(pairs.swapped) * (low[by] - low[thing] > _RESTS_M)
-    reaches = high[thing] <= high[by]
-    tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[thing] < low[by] + 0.1)
-    carries = _rests(pairs.swapped) >= _HOLDS
-    beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * ~carries
-    strengths: tuple[tuple[Relation, F64], ...] = (("on", _rests(pairs)), ("in", held), ("under", beneath))
-    # the smallest of several anchors: a cup on a tray on a table
-    best: dict[int, tuple[float, Relation, int]] = {}
-    for relation, strength in strengths:
-        for row in np.flatnonzero(strength >= _HOLDS).tolist():
-            i, j = int(thing[row]), int(by[row])
-            found = (float(geometry.volume[j]), relation, j)
-            best[i] = min(best.get(i, found), found)
-    facts = [Fact(objects[i].id, best[i][1], objects[best[i][2]].id) for i in sorted(best)]
+    """Relations on, in and under between boxes (:func:`.object_states.predict_pairs`); at most one per object."""
+    boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
+    pairs = predict_pairs(boxes, [o.label for o in objects])
+    best: dict[int, tuple[int, int]] = {}
+    for i, name, j in pairs:
+        found = RELATIONS.index(name), j
+        best[i] = min(best.get(i, found), found)
+    facts = [Fact(objects[i].id, _SAID[RELATIONS[k]], objects[j].id) for i, (k, j) in sorted(best.items())]
     return _without_circles(facts)
-
-
-def _rests(pairs: Pairs) -> F64:
-    """Score: the target's bottom rests on the anchor."""
-    rises = pairs.g.low[pairs.target, 2] - pairs.g.high[pairs.anchor, 2]
-    return np.asarray(is_on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3))
 
 
 def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:

@@ -56,6 +56,7 @@ _LEGGED = frozenset(
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
 _LOW_BOARD_M = 0.25  # above the floor: below any seat or mattress
 _RESTING = 0.8
+_RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
 _LEAST_BEARER = 0.25  # least footprint of an anchor as a share: a plant is wider than its stand
 _DOOR, _FRAME = "door", "doorframe"
 _FRAME_REACH_M = 1.0  # most distance of the middles of leaf and frame
@@ -101,7 +102,7 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
     points = np.zeros((0, 3)) if points_m is None else np.asarray(points_m, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(f"points_m must be (K, 3), got {points.shape}")
-    pairs = _pairs(boxes, labels)
+    pairs = predict_pairs(boxes, labels)
     holding = {b for _, relation, b in pairs if relation == "inside"}
     states: dict[int, str] = {}
     fronts = _fronts(boxes, labels)
@@ -143,7 +144,8 @@ def with_conditions(objects: Sequence[SceneObject], voxels: VoxelSnapshot | None
     return tuple(dataclasses.replace(o, condition=known.get(o.id, "")) for o in objects)
 
 
-def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
+def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
+    """Relations :data:`RELATIONS` of (N, 9) boxes by geometry: (row, relation, row of the anchor)."""
     things = np.array([label not in _NO_PLACE for label in labels], dtype=bool)
     if np.count_nonzero(things) < 2:
         return frozenset()
@@ -160,6 +162,7 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     i, j = usable(geometry.bounds)
     pairs = Pairs(geometry, i, j)
     ontop, inside = (pairs.scores(_CARRIED[name]) for name in ("ontop", "inside"))
+    ontop = ontop * (geometry.low[i, 2] - geometry.high[j, 2] <= _RESTS_M)
     rise = geometry.low[i, 2] - geometry.low[j, 2]
     on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
     # below the top of the box (headboard, back rest); scores less than resting plainly on another object
@@ -168,17 +171,20 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     ontop = np.maximum(ontop, resting)
     # an object on a shelf also scores for "in"; keep the larger score
     within = inside > ontop
-    found = _best("inside", i, j, np.where(within, inside, 0.0)) | _best("ontop", i, j, np.where(within, 0.0, ontop))
+    size = geometry.volume[j]
+    found = _best("inside", i, j, np.where(within, inside, 0.0), size)
+    found |= _best("ontop", i, j, np.where(within, 0.0, ontop), size)
     bounds = Bounds.of(boxes)
     i, j = usable(bounds)
     i, j = i[legged[j]], j[legged[j]]
-    return found | _best("under", i, j, _under(bounds, i, j))
+    share = _under(bounds, i, j)
+    return found | _best("under", i, j, share, -share)
 
 
-def _best(relation: str, rows: NDArray[np.intp], anchors: NDArray[np.intp], score: F64) -> frozenset[Pair]:
-    """The best anchor of each row, the first of equal ones; rows are sorted."""
+def _best(relation: str, rows: NDArray[np.intp], anchors: NDArray[np.intp], score: F64, size: F64) -> frozenset[Pair]:
+    """The anchor of each row with the least size, the first of equal ones; rows are sorted."""
     kept = np.flatnonzero(score >= MIN_SCORE)
-    kept = kept[np.lexsort((anchors[kept], -score[kept], rows[kept]))]
+    kept = kept[np.lexsort((anchors[kept], size[kept], rows[kept]))]
     of, first = np.unique(rows[kept], return_index=True)
     return frozenset(zip(of.tolist(), [relation] * len(of), anchors[kept][first].tolist(), strict=True))
 

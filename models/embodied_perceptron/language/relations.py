@@ -456,41 +456,6 @@ def near_beyond(gap_m: float) -> float:
     return float(0.8 * np.exp(-gap_m / 0.5) + 0.2 * np.exp(-gap_m / 1.0))
 
 
-def _higher(p: Pairs, slack_m: float, soft_m: float) -> F64:
-    z = p.g.center[:, 2]
-    return sigmoid((z[p.target] - z[p.anchor] - slack_m) / soft_m)
-
-
-def _on(p: Pairs) -> F64:
-    """Supported: footprints overlap, and the bottom is at the anchor's top or within it (a seat with a back)."""
-    bottom = p.g.low[:, 2][p.target]
-    top, foot = p.g.high[:, 2][p.anchor], p.g.low[:, 2][p.anchor]
-    share = np.maximum(p.footprint_share, 0.3 * np.exp(-p.gap_xy / 0.3))
-    touching = np.exp(-np.abs(bottom - top) / 0.12)
-    within = 0.6 * sigmoid((bottom - foot - 0.1) / 0.05) * sigmoid((top + 0.05 - bottom) / 0.05)
-    higher = _higher(p, 0.0, 0.1)
-    return np.asarray(share * (0.75 * np.maximum(touching, within) + 0.25 * higher) * higher)
-
-
-def _in(p: Pairs) -> F64:
-    """Share of the target within the anchor."""
-    volume = np.log(p.g.volume)
-    return np.asarray(p.share_within * sigmoid((volume[p.anchor] - volume[p.target]) / 0.3))
-
-
-def _above(p: Pairs) -> F64:
-    rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
-    clear = 0.5 + 0.5 * sigmoid((rise + 0.02) / 0.04)
-    over = np.maximum(sigmoid((p.footprint_share - 0.4) / 0.08), 0.55 * np.exp(-p.gap_xy / 0.3))
-    return np.asarray(_higher(p, 0.15, 0.12) * clear * over * np.exp(-np.maximum(rise, 0.0) / 1.5))
-
-
-def _below(p: Pairs) -> F64:
-    lower = sigmoid((p.g.high[:, 2][p.anchor] - 0.1 - p.g.low[:, 2][p.target]) / 0.05)
-    tucked = 0.6 * p.footprint_share * (p.g.volume[p.target] < p.g.volume[p.anchor]) * lower
-    return np.asarray(np.maximum(_above(p.swapped), tucked))
-
-
 def _side(own: str, quarter_turns: int) -> Relation:
     """A side of the anchor: "own-left" is its own side, "left" the viewer's where the viewpoint is known."""
 
@@ -536,39 +501,6 @@ def _facing(p: Pairs) -> F64:
     """The target's front points at the anchor; opposite sides of the room for a target without front."""
     oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
     return np.asarray(p.swapped.aimed * np.exp(-p.gap / 4.0) + (1.0 - oriented) * _across(p))
-
-
-PAIR_RELATIONS: dict[str, Relation] = {
-    "near": _near,
-    "on": _on,
-    "supporting": lambda p: _on(p.swapped),
-    "with": lambda p: np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))),
-    "in": lambda p: np.maximum(_in(p), 0.8 * _on(p)),
-    "above": lambda p: np.maximum(_above(p), 0.25 * _on(p)),
-    "below": _below,
-    "front": _side("front", 0),
-    "left": _side("left", 1),
-    "behind": _side("behind", 2),
-    "right": _side("right", 3),
-    "own-left": _side("own-left", 1),
-    "own-right": _side("own-right", 3),
-    "across": _across,
-    "facing": _facing,
-    "end": _end,
-    "viewer-left": lambda p: p.viewer_side(1.0),
-    "viewer-right": lambda p: p.viewer_side(-1.0),
-}
-
-# reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
-_ENDS = 14.0
-REACH_M = {
-    "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
-    "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
-    "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
-    "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
-    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
-    "across": np.inf, "facing": np.inf,
-}  # fmt: skip
 
 
 def between(first: Pairs, second: Pairs) -> F64:
@@ -630,7 +562,7 @@ def is_on(p: Pairs) -> F64:
 
 def is_inside(p: Pairs) -> F64:
     """A large part of the target within the anchor, or on it as in a bowl."""
-    smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
+    smaller = (p.g.volume[p.target] < p.g.volume[p.anchor]) & (p.share_within > 0)
     return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * is_on(p)))
 
 
@@ -690,16 +622,19 @@ def _is_in_reach(p: Pairs) -> F64:
     return sigmoid((3.5 - p.gap) / 0.3)
 
 
-LIKELIHOODS: dict[str, Relation] = {
-    "near": is_near,
-    "end": is_near,
-    "facing": is_facing,
+_HELD: dict[str, Relation] = {
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
     "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
     "in": is_inside,
     "above": lambda p: np.maximum(is_above(p), 0.5 * is_on(p)),
     "below": is_below,
+}
+LIKELIHOODS: dict[str, Relation] = {
+    **_HELD,
+    "near": is_near,
+    "end": is_near,
+    "facing": is_facing,
     "front": is_beside("front"),
     "behind": is_beside("behind"),
     "left": is_beside("left"),
@@ -712,6 +647,33 @@ LIKELIHOOD_REACH_M = {
     "facing": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
+}  # fmt: skip
+# scores that rank objects
+PAIR_RELATIONS: dict[str, Relation] = {
+    **_HELD,
+    "near": _near,
+    "front": _side("front", 0),
+    "left": _side("left", 1),
+    "behind": _side("behind", 2),
+    "right": _side("right", 3),
+    "own-left": _side("own-left", 1),
+    "own-right": _side("own-right", 3),
+    "across": _across,
+    "facing": _facing,
+    "end": _end,
+    "viewer-left": lambda p: p.viewer_side(1.0),
+    "viewer-right": lambda p: p.viewer_side(-1.0),
+}
+
+# reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
+_ENDS = 14.0
+REACH_M = {
+    "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
+    "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
+    "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
+    "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
+    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
+    "across": np.inf, "facing": np.inf,
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from embodied_perceptron_training.language import fit_language
 def test_the_fit_finds_the_probabilities_of_its_data() -> None:
     rng = np.random.default_rng(3)
     features = np.array(
-        [Traits(s, s, s, False, False, 1.0).features() for s in rng.uniform(0.05, 0.95, 4000)]
+        [Traits(s, s, False, 1.0).features() for s in rng.uniform(0.05, 0.95, 4000)]
     )  # fmt: skip
     chance = 1.0 / (1.0 + np.exp(-(0.3 + 0.8 * features[:, 1])))
     hits = rng.random(len(chance)) < chance
@@ -28,15 +28,15 @@ def test_the_fit_finds_the_probabilities_of_its_data() -> None:
 
 def test_more_that_speaks_for_an_answer_never_makes_it_less_likely() -> None:
     rng = np.random.default_rng(4)
-    features = np.array([Traits(s, s, 0.5, False, False, 1.0).features() for s in rng.uniform(0.05, 0.95, 500)])
+    features = np.array([Traits(s, 0.5, False, 1.0).features() for s in rng.uniform(0.05, 0.95, 500)])
     beta = fit_language.fit(features, rng.random(500) < 1.0 - features[:, 1])  # the data say the opposite
-    assert beta[FEATURES.index("share")] >= 0.0
+    assert beta[FEATURES.index("fit_share")] >= 0.0
 
 
-def test_all_lists_together_count_as_much_as_the_homes() -> None:
+def test_all_lists_together_count_three_times_as_much_as_the_homes() -> None:
     homes, one = (np.zeros((6, 2)), np.ones(6, bool)), (np.ones((1, 2)), np.zeros(1, bool))
     features, hits = fit_language.joined(homes, [one, one])
-    assert (len(hits), int(hits.sum()), int(features[:, 0].sum())) == (12, 6, 6)
+    assert (len(hits), int(hits.sum()), int(features[:, 0].sum())) == (24, 6, 18)
     assert len(fit_language.joined(homes, [])[1]) == 6
 
 
@@ -45,8 +45,8 @@ def test_shipped_weights_have_their_origin_and_the_right_signs() -> None:
     assert "fit_language" in data["comment"]
     assert data["seed"] >= 0
     weight = dict(zip(data["features"], data["weights"], strict=True))
-    assert min(weight[name] for name in ("share", "fit_share", "weakest", "kind")) >= 0.0
-    assert max(weight["unsure_view"], weight["missing"]) <= 0.0
+    assert min(weight[name] for name in ("fit_share", "weakest", "kind", "reading")) >= 0.0
+    assert max(weight["unsure_view"], weight["use"]) <= 0.0
 
 
 def test_the_grammar_is_its_own() -> None:

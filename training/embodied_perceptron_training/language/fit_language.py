@@ -9,7 +9,8 @@ sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over
 (:func:`detected`): noisy, missing, mislabelled and spurious boxes. Half of the sentences have misspellings and fillers;
 the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
 answers gives the probability that the first box is the object meant. ``--people FILE LIST`` adds the sentences of a
-list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count as much as the homes.
+list of ``benchmarks/data``, whose writers the reader was not fitted to; all lists together count three times as
+much as the homes.
 A wrong answer costs a user more than a right one that is asked about again: ``--cost TIMES`` lowers the log odds so
 that 0.5 is where both cost the same.
 Writes ``lexicon/calibration.json`` of the installed package; ``--check`` prints the reliability on other homes instead.
@@ -76,6 +77,7 @@ _MISSING, _RENAMED, _SPURIOUS = 0.12, 0.08, 0.1  # shares of the objects
 _NOISY, _SHUFFLED = 0.5, 0.06  # shares of the sentences
 _LEAST_SHUFFLED = 6  # words of a sentence that may be shuffled
 NOTHING = -1  # target of a shuffled sentence
+_PEOPLE = 3  # weight of the lists beside the homes
 _ALIKE = 0.3  # least similarity of labels that are confused
 
 
@@ -201,7 +203,7 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
     """(F,) weights of a logistic regression with a little shrinkage; signs are constrained, so that better evidence
     never lowers the probability."""
     y = hits.astype(np.float64)
-    signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1, "reading": 1}
+    signs = {"fit_share": 1, "weakest": 1, "unsure_view": -1, "kind": 1, "reading": 1, "use": -1}
     bounds = [{1: (0, None), -1: (None, 0)}.get(signs.get(name, 0), (None, None)) for name in FEATURES]
 
     def loss(beta: F64) -> float:
@@ -212,9 +214,9 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
 
 
 def joined(homes: Observed, lists: Sequence[Observed]) -> Observed:
-    """Features and hits of homes and lists; all lists together count as much as the homes."""
+    """Features and hits of homes and lists; all lists together count :data:`_PEOPLE` times as much as the homes."""
     count = sum(len(hits) for _, hits in lists)
-    times = max(round(len(homes[1]) / count), 1) if count else 0
+    times = max(round(_PEOPLE * len(homes[1]) / count), 1) if count else 0
     parts = [homes, *[part for part in lists for _ in range(times)]]
     return np.concatenate([f for f, _ in parts]), np.concatenate([h for _, h in parts])
 

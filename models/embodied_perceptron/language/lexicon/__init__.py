@@ -333,6 +333,13 @@ def is_known_noun(noun: str, labels: Iterable[str] = ()) -> bool:
     return known or bool(noun_taxonomy().named(noun.split())[0])
 
 
+def is_implement(noun: str) -> bool:
+    """Whether a noun is a word of the taxonomy for something to use: "rake", but not "espresso"."""
+    taxonomy = noun_taxonomy()
+    (top,) = taxonomy.senses["instrumentality"]
+    return any(top.synset in taxonomy.ancestors(sense.synset) for sense in taxonomy.senses.get(noun, ()))
+
+
 @dataclass(frozen=True, eq=False)
 class RelationWords:
     """``relations.json``.

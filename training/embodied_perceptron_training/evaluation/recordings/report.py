@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import read_objects_json, write_objects_json
-from embodied_perceptron.recordings.files import write_atomically, write_json
+from embodied_perceptron.recordings.files import read_json, write_atomically, write_json
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import SceneObject
@@ -105,9 +104,7 @@ def _read(path: Path) -> tuple[SceneObject, ...]:
     beside = path.with_name("timings.json")
     T_world_map = np.eye(4)
     if beside.is_file():
-        T_world_map = np.array(
-            json.loads(beside.read_text(encoding="utf-8")).get("T_world_map", T_world_map), np.float64
-        )
+        T_world_map = np.array(read_json(beside).get("T_world_map", T_world_map), np.float64)
     return _moved(read_objects_json(path), T_world_map)
 
 
