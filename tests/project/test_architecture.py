@@ -71,7 +71,6 @@ ADAPTERS = {
     f"{LIBRARY}.mapping.warp_map": {"warp"},
     f"{LIBRARY}.nn.view_kernels": {"warp"},
     f"{LIBRARY}.sparse.site_kernels": {"warp"},
-    f"{LIBRARY}.geometry.overlap_kernels": {"warp"},
     f"{LIBRARY}.agents.server": {"mcp", "mcp_types", "uvicorn", "anyio"},
 }
 
