@@ -16,9 +16,9 @@ from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.demo.simulated import renderer_digest
 from embodied_perceptron_training.homes.assets.mesh import rotation
-from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.carrying import carry
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
@@ -29,9 +29,6 @@ from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_tra
 F64 = NDArray[np.float64]
 RATE_HZ = 2.5
 WIDTH, HEIGHT = 320, 240
-CARRIED_SHARE = 0.3  # of an object that one person can carry
-_CARRIED_M = 1.3  # footprint's diagonal at most
-_TRIES = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,53 +149,6 @@ def drive(home: Home, scene: RenderScene, sensor: SensorModel, frames: int, seed
         pixels.append(np.bincount(view.instance.ravel().clip(0), minlength=len(home.objects) + 1)[1:].astype(np.int32))
     stacks = np.stack(color), np.stack(depth_mm), poses, T_odom_home @ reported
     return Drive(*stacks, sensor.intrinsics, np.stack(pixels))
-
-
-def carry(
-    home: Home, rng: np.random.Generator, away: frozenset[int] = frozenset(), out_share: float = 0.0
-) -> tuple[Home, set[int], frozenset[int]]:
-    """Carry some objects that stand on the floor, with everything on them, to another place or out of the home.
-
-    ``away``: ids of objects that are out of the home; they are brought back. Returns the home, the ids of objects at
-    another place, and those of objects that are out now.
-    """
-    objects, moved, out, taken = list(home.objects), set[int](), set[int](), list[F64]()
-    space = free_space(home)
-    cells = space.cells()
-    for thing in home.objects:
-        size = thing.box9()[3:6]
-        is_portable = thing.mounted == "floor" and np.hypot(*size[:2]) <= _CARRIED_M
-        if not is_portable or (thing.id not in away and rng.random() > CARRIED_SHARE):
-            continue
-        load = {other.id for other in home.objects if carrier(home, other) == thing.id}
-        if thing.id not in away and out_share and rng.random() < out_share:
-            out |= load
-            continue
-        for _ in range(_TRIES):
-            cell = cells[int(rng.integers(len(cells)))]
-            xy = space.center_of(cell[None])[0]
-            if space.clearance_m[tuple(cell)] > np.hypot(*size[:2]) / 2 and all(
-                np.hypot(*(xy - at)) > 1 for at in taken
-            ):
-                break
-        else:
-            out |= load & away
-            continue
-        taken.append(xy)
-        center = thing.box9()[:3]
-        turn = make_transform(rotation("z", float(rng.uniform(-np.pi, np.pi))), np.zeros(3))
-        T = make_transform(np.eye(3), np.array([*xy, 0.0])) @ turn @ make_transform(np.eye(3), [*-center[:2], 0.0])
-        for other in load:
-            objects[other] = replace(home.objects[other], T_world_object=T @ home.objects[other].T_world_object)
-        moved |= load
-    return replace(home, objects=tuple(objects)), moved, frozenset(out)
-
-
-def carrier(home: Home, thing: PlacedObject) -> int:
-    """Id of the object on the floor that carries ``thing``."""
-    while thing.support is not None:
-        thing = home.objects[thing.support]
-    return thing.id
 
 
 def true_place(drive: Drive, index: int) -> F64:

@@ -27,7 +27,7 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from _revisits import F64, Drive, carry, drive, drive_sensor, kept
+from _revisits import F64, Drive, drive, drive_sensor, kept
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
@@ -55,9 +55,10 @@ from embodied_perceptron.scene.identity import (
     Identified,
     differences,
 )
-from embodied_perceptron.scene.live_map import saw_through
+from embodied_perceptron.scene.live_map import seen_through
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.carrying import carry
 
 SEED, ROOMS = 720_000, 2
 PERCEIVE_EVERY = 2  # frames
@@ -200,7 +201,7 @@ class Session:
             with self.perceptron.map.perceiving() as (scene, _):
                 objects = self.perceptron.map._objects
                 objects.image = self.perceptron.map._image_sampler(scene.volume.keyframes)
-                objects.saw_through = partial(saw_through, scene.volume.keyframes)
+                objects.seen_through = partial(seen_through, scene.volume.keyframes)
                 at, ahead = posed.T_world_camera[:3, 3], posed.T_world_camera[:3, 2]
                 middle, half = at + 0.25 * WINDOW_M * ahead, np.array([WINDOW_M / 2, WINDOW_M / 2, np.inf])
                 region = Region(middle - half, middle + half)

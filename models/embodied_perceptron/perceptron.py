@@ -46,7 +46,7 @@ from embodied_perceptron.mapping.voxels import StageClock
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
-from embodied_perceptron.scene.live_map import LiveMap, MapCopy
+from embodied_perceptron.scene.live_map import LiveMap, MapCopy, PublishedScene
 from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -217,10 +217,16 @@ class Perceptron:
         return self.ground_many([query], viewpoint)[0]
 
     def ground_many(
-        self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
+        self,
+        queries: Sequence[Query | str],
+        viewpoint: NDArray[np.float64] | None = None,
+        scene: PublishedScene | None = None,
     ) -> list[Grounding]:
-        """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network."""
-        scene = self.map.published
+        """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network.
+
+        ``scene``: :attr:`.LiveMap.published` at some time; None = now.
+        """
+        scene = scene or self.map.published
         lookup = partial(self.grounder.answer_among, scene)
         asked = [Query.of(query, viewpoint) for query in queries]
         past = [answer_about_past(query, scene, lookup) for query in asked]

@@ -75,6 +75,13 @@ def test_answers(text, status, ids, words):
         assert part in answer.reason
 
 
+@pytest.mark.parametrize(("distance_m", "status"), [(0.05, "NOT_FOUND"), (0.0, "NOT_FOUND"), (1.0, "FOUND")])
+def test_what_came_back_to_its_place_has_not_moved(distance_m, status):
+    at, back = (1.0, 0.0, 0.5), (1.0 + distance_m, 0.0, 0.5)
+    cup = thing(5, "cup", back, (90, EventKind.FOUND, at), (60, EventKind.LEFT, at), (30, EventKind.RETURNED, back))
+    assert ask("what moved?", PublishedScene(objects=(cup,))).status.name == status
+
+
 def test_nothing_found_says_when_the_thing_was_last_there():
     of = scene()
     lookup = lambda words, objects: ground_objects(words, objects)  # noqa: E731

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from support.scenario_world import World, block, chair, couch, table
 from support.scenarios import Robot
 
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import EventKind, ObjectState
-from embodied_perceptron.scene.history import MAX_ENTRIES, extended, from_list, to_list
+from embodied_perceptron.scene.history import MAX_ENTRIES, MappedSince, extended, from_list, to_list
 from embodied_perceptron.scene.identity import Appearance, last_seen, match
-from embodied_perceptron.scene.live_map import saw_through
+from embodied_perceptron.scene.live_map import seen_through
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -78,6 +80,18 @@ def test_object_that_leaves_and_comes_back():
     assert one(robot, thing).id == number
     assert kinds(robot, number) == [EventKind.FOUND, EventKind.LEFT, EventKind.RETURNED]
     assert [e.kind for e in robot.events if e.id == number] == [EventKind.LEFT, EventKind.RETURNED]
+
+
+@pytest.mark.parametrize("label", ["window", "radiator"])
+def test_a_part_of_the_building_never_moves(label):
+    old = replace(chair((-0.5, 0.3), 0.1), name=label)
+    robot = Robot(room(old))
+    robot.run(3)
+    number = one(robot, old).id
+    new = replace(old, xy=(0.7, 0.3))
+    carried(robot, old, new, 9.0)
+    assert one(robot, new).id != number
+    assert not [e for e in robot.events if (e.before or e.after).label == label]
 
 
 def test_other_object_is_not_the_gone_one():
@@ -336,13 +350,54 @@ def test_many_objects_are_matched_within_bounds():
 
 
 @pytest.mark.parametrize(
-    ("depth_m", "stamp_ns", "expected"), [(3.0, 5, True), (2.0, 5, False), (0.0, 5, False), (3.0, 20, False)]
+    ("depth_m", "stamp_ns", "ahead_m", "expected"),
+    [
+        *((3.0, 5, 2.0, 1.0), (2.0, 5, 2.0, 0.0), (0.0, 5, 2.0, 0.0), (3.0, 20, 2.0, 0.0), (3.0, 0, 2.0, 0.0)),
+        *((3.0, 5, -2.0, 0.0), (3.0, 5, 0.0, 0.0)),  # behind the camera, and around it
+    ],
 )
-def test_an_object_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, expected):
+def test_an_object_was_seen_through_where_a_camera_saw_what_is_behind_it(depth_m, stamp_ns, ahead_m, expected):
     k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
     depth = np.full((120, 160), depth_m, np.float32)
     frame = RgbdFrame(stamp_ns, "front", np.zeros((120, 160, 3), np.uint8), depth, k)
-    points = np.array([0.1, 0.0, 2.0]) + np.random.default_rng(0).uniform(-0.2, 0.2, (40, 3))
-    assert saw_through([Keyframe(1, frame, np.eye(4))], points, 10) is expected
-    assert saw_through([], points, 10) is False
-    assert saw_through([Keyframe(1, frame, np.eye(4))], points[:5], 10) is False
+    points = np.array([0.1, 0.0, ahead_m]) + np.random.default_rng(0).uniform(-0.2, 0.2, (40, 3))
+    assert seen_through([Keyframe(1, frame, np.eye(4))], points, 0, 10) == pytest.approx(expected, abs=0.4)
+    assert seen_through([], points, 0, 10) == 0.0
+    assert seen_through([Keyframe(1, frame, np.eye(4))], points[:5], 0, 10) == 0.0
+
+
+def keyframe(stamp_ns, wall_m):
+    """A level camera at the origin that looks along x, with a wall ahead."""
+    k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
+    T = np.eye(4)
+    T[:3, :3] = [[0, 0, 1], [-1, 0, 0], [0, -1, 0]]
+    color, depth = np.zeros((120, 160, 3), np.uint8), np.full((120, 160), wall_m, np.float32)
+    return Keyframe(1, RgbdFrame(stamp_ns, "front", color, depth, k), T)
+
+
+@pytest.mark.parametrize(("wall_m", "stays"), [(4.0, False), (1.5, True)])
+def test_an_object_left_where_a_camera_saw_through_it_whatever_is_in_its_box(wall_m, stays):
+    """The box of a chair beside a wall holds voxels of the wall, which stay when the chair leaves."""
+    box = np.array([2.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0, 0.0])
+    objects = ObjectMap()
+    for i in range(1, 4):
+        objects.update(found(box), world(box, stamp_ns=i * SECOND), i * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+    for i in range(4, 6):
+        objects.seen_through = partial(seen_through, [keyframe(i * SECOND, wall_m)])
+        objects.update(found(), world(box, stamp_ns=i * SECOND), i * SECOND)
+    assert (1 in ids(objects, ObjectState.CONFIRMED)) is stays
+    assert ([o.id for o in objects.objects(("gone",))] == [1]) is not stays
+
+
+@pytest.mark.parametrize(("beside", "expected"), [(False, True), (True, True)])
+def test_an_object_was_put_on_a_floor_that_was_mapped_before(beside, expected):
+    """New voxels beside it, of its own border or of another new object, do not make its floor new."""
+    box = np.array([0.0, 0.0, 0.4, 0.5, 0.5, 0.8, 0.0, 0.0, 0.0])
+    floor = np.array([0.0, 0.0, 0.0, 2.0, 2.0, 0.04, 0.0, 0.0, 0.0])
+    other = np.array([0.0, 0.0, 0.4, 1.1, 1.1, 0.8, 0.0, 0.0, 0.0])
+    since = MappedSince()
+    since.update(blocks_of(world(floor)), SECOND)
+    blocks = blocks_of(world(floor, other if beside else box))
+    since.update(blocks, 9 * SECOND)
+    assert since.is_put_there(box, blocks) is expected

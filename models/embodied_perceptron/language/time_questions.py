@@ -209,7 +209,7 @@ def _changes(
         if (question.kind in ("moved", "new") and is_gone) or (question.kind == "missing" and not is_gone):
             continue
         entries = [e for e in thing.history if e.kind in _KINDS[question.kind] and e.stamp_ns >= question.since_ns]
-        entries = [e for e in entries if e.probability > _LEAST]
+        entries = [e for e in entries if e.probability > _LEAST and (question.kind != "moved" or _is_move(thing, e))]
         if entries:
             found.append((thing, entries[-1]))
     found.sort(key=lambda pair: -pair[1].stamp_ns)
@@ -256,6 +256,12 @@ def entry_in_words(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
 def _before(thing: SceneObject, entry: HistoryEntry) -> HistoryEntry | None:
     earlier = thing.history[: thing.history.index(entry)]
     return next((e for e in reversed(earlier) if e.kind not in (EventKind.RENAMED, EventKind.STATE)), None)
+
+
+def _is_move(thing: SceneObject, entry: HistoryEntry) -> bool:
+    """Whether an object is elsewhere after a change: not where it came back to its place."""
+    before = _before(thing, entry)
+    return before is None or float(np.linalg.norm(np.subtract(entry.at_m, before.at_m))) > _NEAR_M
 
 
 def _past_of(kind: str, thing: SceneObject, scene: PublishedScene, now_ns: int) -> str:

@@ -104,19 +104,17 @@ class MappedSince:
         self._keys, self._since_ns = blocks.keys, np.full(len(blocks.keys), _LOADED_NS, np.int64)
 
     def is_put_there(self, box: NDArray[np.float64], blocks: BlockView, in_file_only: bool = False) -> bool:
-        """Whether the place of an object in a (9,) box was in the map clearly before the object; ``in_file_only``: in
-        the file from which the map was loaded; ``blocks``: those of the last :meth:`update`."""
+        """Whether the floor or furniture below an object in a (9,) box was in the map clearly before the object;
+        ``in_file_only``: in the file from which the map was loaded; ``blocks``: those of the last :meth:`update`."""
         bounds = Bounds.of(without_bottom(box[None]))
         edge_m = BLOCK_EDGE * blocks.voxel_size_m
         low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
         wide = np.array([_AROUND_M, _AROUND_M, 0.0])
-        near = (blocks.coords >= np.floor((bounds.low[0] - wide) / edge_m)) & (
-            blocks.coords <= np.floor((bounds.high[0] + wide) / edge_m)
-        )
-        beside = near[:, :2].all(axis=1) & (blocks.coords[:, 2] <= high[2])
+        low_wide, high_wide = np.floor((bounds.low[0] - wide) / edge_m), np.floor((bounds.high[0] + wide) / edge_m)
+        below = ((blocks.coords >= low_wide - [0, 0, 1]) & (blocks.coords <= [*high_wide[:2], low[2]])).all(axis=1)
         lowest = low[2] + (high[2] > low[2])  # the lowest blocks hold the floor too
         inside = ((blocks.coords >= [low[0], low[1], lowest]) & (blocks.coords <= high)).all(axis=1)
-        own, around = self._since_ns[inside], self._since_ns[beside & ~inside]
+        own, around = self._since_ns[inside], self._since_ns[below & ~inside]
         if not len(own) or not len(around) or (in_file_only and np.median(around) > _LOADED_NS):
             return False
         return bool(np.median(own) - np.median(around) >= _LATER_NS)

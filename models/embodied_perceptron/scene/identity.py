@@ -248,6 +248,12 @@ def log_odds(difference: F64, weights: IdentityWeights = WEIGHTS) -> float:
     return weights.bias + float(w @ np.where(np.isnan(difference), USUAL, difference))
 
 
+# parts of a building are found late or missed, and never carried
+FIXED = frozenset({
+    "balcony", "banister", "baseboard", "bathtub", "beam", "ceiling", "column", "counter", "countertop", "door",
+    "doorframe", "doorway", "duct", "fireplace", "floor", "partition", "pillar", "pipe", "radiator", "roof",
+    "shower", "sink", "stairs", "structure", "toilet", "wall", "window", "windowsill",
+})  # fmt: skip
 USUAL = np.array([0.1, 0.05, 0.1, 0.05, 0.1, 0.1])  # of one object at two times
 LIKE = 0.8  # difference of extents from which objects are never one
 

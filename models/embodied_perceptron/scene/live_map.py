@@ -30,7 +30,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig, ScorePolicy, SegmentationConfig, VolumeConfig
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
-from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import (
+    MAX_COORDINATE,
+    check_transform,
+    invert_transform,
+    project,
+    transform_points,
+)
 from embodied_perceptron.inference.predictor import ScenePrediction
 from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
@@ -140,7 +146,7 @@ _LOG = logging.getLogger(__name__)
 LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
 _STATES = (*ObjectState.ALL, ObjectState.GONE)
 _CONDITIONS_NS = 2_000_000_000  # between two looks at the conditions of objects
-_THROUGH_M, _THROUGH_SHARE, _THROUGH_POINTS = 0.15, 0.8, 12  # depth behind a point; share and least number of points
+_THROUGH_M, _THROUGH_POINTS = 0.15, 12  # depth behind a point; least number of points
 _RECENT = 3  # keyframes in which the appearance of objects is measured
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
@@ -378,9 +384,9 @@ class LiveMap:
             if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
             self._objects.image = None if prediction is None else self._image_sampler(scene.volume.keyframes)
-            self._objects.saw_through = partial(saw_through, scene.volume.keyframes)
+            self._objects.seen_through = partial(seen_through, scene.volume.keyframes)
             events = self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm)
-            self._objects.image = self._objects.saw_through = None
+            self._objects.image = self._objects.seen_through = None
             if self._conditions_of is not None and abs(now - self._conditions_ns) >= _CONDITIONS_NS:
                 self._conditions_ns = now
                 confirmed = self._objects.objects((ObjectState.CONFIRMED,))
@@ -674,25 +680,20 @@ class LiveMap:
             forget()
 
 
-def saw_through(keyframes: Sequence[Keyframe], points: NDArray[np.float64], before_ns: int) -> bool:
-    """Whether a keyframe from before a time saw through most of (N, 3) points of an object: it was not there then."""
-    if len(points) < _THROUGH_POINTS:
-        return False
-    for keyframe in keyframes:
+def seen_through(keyframes: Sequence[Keyframe], points: NDArray[np.float64], since_ns: int, until_ns: int) -> float:
+    """Largest share of (N, 3) points through which one keyframe from after ``since_ns`` and before ``until_ns`` saw: no
+    object was there then. 0 for too few points."""
+    most = 0.0
+    for keyframe in keyframes if len(points) >= _THROUGH_POINTS else ():
         frame = keyframe.frame
-        if frame.stamp_ns >= before_ns:
+        if not since_ns < frame.stamp_ns < until_ns:
             continue
-        k, (rows, columns) = frame.intrinsics, frame.depth_m.shape
         at = transform_points(invert_transform(keyframe.T_world_camera), points)
-        z = np.maximum(at[:, 2], 1e-6)
-        u = np.round(at[:, 0] / z * k.fx + k.cx).clip(-1, columns).astype(np.int64)
-        v = np.round(at[:, 1] / z * k.fy + k.cy).clip(-1, rows).astype(np.int64)
-        inside = (at[:, 2] > 0.1) & (u >= 0) & (u < columns) & (v >= 0) & (v < rows)
-        depth_m = np.zeros(len(points))
-        depth_m[inside] = frame.depth_m[v[inside], u[inside]]
-        if (depth_m > at[:, 2] + _THROUGH_M).mean() >= _THROUGH_SHARE:
-            return True
-    return False
+        pixels, inside = project(at, frame.intrinsics)
+        u, v = np.round(pixels[inside]).astype(np.int64).T
+        behind_m = frame.depth_m[v, u] - at[inside, 2]
+        most = max(most, float((behind_m > _THROUGH_M).sum()) / len(points))
+    return most
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:

@@ -83,6 +83,7 @@ from embodied_perceptron.scene import history
 from embodied_perceptron.scene.changes import displacement
 from embodied_perceptron.scene.history import History, MappedSince
 from embodied_perceptron.scene.identity import (
+    FIXED,
     LIKE,
     WEIGHTS,
     Appearance,
@@ -588,6 +589,10 @@ _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _STEADY = 6  # detections after which a box has its final place
+_PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
+_CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
+    -1, 3
+)  # the middle of a box, in its size
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
 _MAX_LIKE = 16  # earlier objects with which a new one is compared, the most similar in extent
@@ -627,14 +632,14 @@ class ObjectMap:
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
         image: features of recent images, for the appearance of objects in the next update; None = without.
-        saw_through: whether a camera saw through (N, 3) points before a time, in the next update; None = without
-            keyframes: then the times at which blocks of the map got voxels decide.
+        seen_through: share of (N, 3) points through which a camera saw between two times, in the next update; None =
+            without keyframes: then voxels, and the times at which blocks of the map got voxels, decide alone.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
     image: ImageSampler | None = None
-    saw_through: Callable[[NDArray[np.float64], int], bool] | None = None
+    seen_through: Callable[[NDArray[np.float64], int, int], float] | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
@@ -914,7 +919,7 @@ class ObjectMap:
         """Remove an object that is not there any more, and remember it if it was ever confirmed."""
         before = track.as_object(self.config, self.name_of)
         self._remove(track)
-        if not track.history:
+        if not track.history or track.label in FIXED:
             return
         track.note(self._updated_ns, EventKind.LEFT, probability, "", reason)
         track.state = ObjectState.GONE
@@ -956,12 +961,13 @@ class ObjectMap:
             else:
                 gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
                 replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
-                in_file_only = self.saw_through is not None
+                in_file_only = self.seen_through is not None
                 put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
-                if not put_there and self.saw_through is not None:
-                    put_there = self.saw_through(voxels_inside(track.box, snapshot)[0], track.begun_ns)
+                if not put_there and self.seen_through is not None:
+                    points = voxels_inside(track.box, snapshot)[0]
+                    put_there = self.seen_through(points, -1, track.begun_ns) >= _PUT_THERE_SHARE
                 is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # not detected in old voxels alone
-                self._introduce(track, put_there and is_new)
+                self._introduce(track, put_there and is_new and track.label not in FIXED)
                 news = True
         if news and self._fresh and not self.doubt:
             self._identify()
@@ -1010,11 +1016,11 @@ class ObjectMap:
 
     def _identify(self) -> None:
         """Continue gone objects by new ones that are clearly the same, and note which others may be."""
-        new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED]
+        new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED and t.label not in FIXED]
         if not new:
             return
         unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.last_seen_ns > _LAG_NS)
-        old = [*self._gone.values(), *unseen]
+        old = [t for t in (*self._gone.values(), *unseen) if t.label not in FIXED]
         if not old:
             return
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
@@ -1030,7 +1036,8 @@ class ObjectMap:
             prior = 0.0 if put_there else WEIGHTS.discovered
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE:
-                    odds[n, m] = old[m].odds_as(track, mean_view) + prior
+                    exists = 1.0 if old[m].state == ObjectState.GONE else sigmoid(old[m].log_odds)
+                    odds[n, m] = old[m].odds_as(track, mean_view) + prior + math.log(exists)
         winners, probability = match(odds)
         for n, track in enumerate(new):
             if self._tracks.get(track.id) is not track:  # a newer one continues it
@@ -1185,6 +1192,8 @@ class ObjectMap:
         track.unfound_s += dt_s
         floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
+        if self._is_empty(track, dt_s):
+            inside = explained = 0  # what is left in its box, as the wall beside it, is not the object
         if not track.is_back:
             track.log_odds += emptiness(inside - explained, track.support, covered, places)
         elif inside < places.back_support * track.support and around >= places.back_surroundings * track.surroundings:
@@ -1193,6 +1202,14 @@ class ObjectMap:
         if track.log_odds < (logit(existence.prior_existence) if tentative else existence.gone_log_odds):
             return False
         return track.unfound_s <= existence.max_unfound_s
+
+    def _is_empty(self, track: Track, dt_s: float) -> bool:
+        """Whether a camera saw through the middle of a missed object since the last update."""
+        if self.seen_through is None:
+            return False
+        since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
+        points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
+        return self.seen_through(points, since_ns, self._updated_ns + 1) >= _EMPTY_SHARE
 
     def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
         """Merge duplicates: of two that overlap strongly the likelier confirmed one stays, with the found box and the

@@ -190,12 +190,12 @@ def test_interrupted_rendering_leaves_no_recording(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(simulated, "_run", fake)
     returncode = 1
     with pytest.raises(simulated.SimulationError, match="exit code 1"):
-        simulated.render(target, 7)
+        simulated.render(target, ("--seed", "7"))
     assert [p.name for p in tmp_path.iterdir()] == [".drive.lock"]
     returncode = 0
-    assert simulated.render(target, 7) is True
+    assert simulated.render(target, ("--seed", "7")) is True
     assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive"]
-    assert simulated.render(target, 7) is False
+    assert simulated.render(target, ("--seed", "7")) is False
 
 
 RENDER_AT_ONCE = """
@@ -218,7 +218,7 @@ def slow(command):
 simulated._run = slow
 print("ready", flush=True)
 sys.stdin.readline()
-made = simulated.render(target, 7)
+made = simulated.render(target, ("--seed", "7"))
 before = target.stat().st_ino
 time.sleep(1.0)  # the other one would be done now
 assert target.stat().st_ino == before, "the folder was replaced while it was read"
@@ -269,7 +269,7 @@ def test_what_a_killed_rendering_left_behind_is_replaced(monkeypatch: pytest.Mon
         return 0
 
     monkeypatch.setattr(simulated, "_run", fake)
-    assert simulated.render(target, 7) is True
+    assert simulated.render(target, ("--seed", "7")) is True
     assert [p.name for p in target.iterdir()] == ["rgb.txt"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from embodied_perceptron_ros.demo.demo import (
     is_right,
     queries_table,
     richest_view,
+    second_rate,
     summarise,
     summary_table,
     verdict,
@@ -35,14 +37,16 @@ BOX = (1.0, 2.0, 0.5, 1.0, 1.0, 1.0, 0.3, 0.0, 0.0)
 RNG = np.random.default_rng(0)
 
 
-def found(shift_m: float = 0.0, object_id: int = 7) -> Grounding:
-    box = np.array(BOX)
-    box[0] += shift_m
-    return Grounding("t", GroundingStatus.FOUND, (SceneObject(object_id, "chair", 0.8, box),))
+def found(*shifts_m: float) -> Grounding:
+    boxes = [np.add(BOX, [shift_m, *[0.0] * 8]) for shift_m in shifts_m or (0.0,)]
+    things = tuple(SceneObject(7 + n, "chair", 0.8, box) for n, box in enumerate(boxes))
+    return Grounding("t", GroundingStatus.FOUND, things)
 
 
 NOT_FOUND = Grounding("t", GroundingStatus.NOT_FOUND, reason="there is none")
 CHAIR = MissionQuestion("q", "the chair", "plain", expected="FOUND", box=BOX)
+FAR = (9.0, *BOX[1:])
+MOVED = MissionQuestion("q", "what moved?", "moved", expected="FOUND", boxes=(BOX, FAR))
 ABSENT = MissionQuestion("q", "the bathtub", "absent", expected="NOT_FOUND")
 
 
@@ -58,6 +62,11 @@ ABSENT = MissionQuestion("q", "the bathtub", "absent", expected="NOT_FOUND")
         (ABSENT, [NOT_FOUND], True),
         (ABSENT, [found()], False),
         (MissionQuestion("q", "anything"), [found()], None),
+        (CHAIR, [found(0.1, 5.0)], True),
+        (MOVED, [found(8.0, 0.1)], True),
+        (MOVED, [found(0.1)], False),  # one is missing
+        (MOVED, [found(8.0, 0.1, 4.0)], False),  # one is too many
+        (MOVED, [found(0.1, 4.0)], False),
     ],
 )
 def test_what_is_right(question, groundings, right):
@@ -76,8 +85,10 @@ def test_questions_are_read_as_the_simulation_tells_them():
     from embodied_perceptron_training.homes.mission import Question as Told
 
     told = Told("mission-plain", "plain", "the chair", "FOUND", 4, "chair", BOX, True, 5)
-    (question,) = read_questions(json.loads(json.dumps([told.as_dict()])))
-    assert question == MissionQuestion("mission-plain", "the chair", "plain", True, 5, "FOUND", BOX)
+    moved = Told("mission-moved", "moved", "what moved?", "FOUND", boxes=(BOX, FAR))
+    first, second = read_questions(json.loads(json.dumps([told.as_dict(), moved.as_dict()])))
+    assert first == MissionQuestion("mission-plain", "the chair", "plain", True, 5, "FOUND", BOX)
+    assert second == replace(MOVED, id="mission-moved")
 
 
 def outcome(**changes) -> ReplayOutcome:
@@ -140,6 +151,14 @@ def test_a_wrong_answer_is_told_and_is_no_failure():
     assert (wrong["status"], wrong["correct"], wrong["object_id"]) == ("NOT_FOUND", False, None)
     results = {**summarise(Path("s"), outcome(), FakePerception()), "queries": [wrong]}
     assert find_problems(results) == ()
+
+
+@pytest.mark.parametrize(
+    ("rate", "perception_hz", "expected"),
+    [(1.0, 4.0, 1.0), (1.0, 1.0, 0.5), (2.0, 3.0, 1.5), (1.0, 0.01, 0.2), (1.0, None, 0.2), (0.1, None, 0.1)],
+)
+def test_a_busy_computer_gets_time_for_the_second_drive(rate, perception_hz, expected):
+    assert second_rate(rate, perception_hz) == pytest.approx(expected)
 
 
 def test_the_richest_view_has_most_objects_in_it():

@@ -19,7 +19,14 @@ from support.ros_live import wait_until
 
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, SceneObject
+from embodied_perceptron.results import (
+    EventKind,
+    Grounding,
+    GroundingStatus,
+    HistoryEntry,
+    OccupancyGrid2d,
+    SceneObject,
+)
 from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron_ros.node.health import Health, ThrottledLog
 from embodied_perceptron_ros.node.outputs import OutputPose
@@ -115,6 +122,22 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     assert answer.pose is pose
     node._pose_of = lambda query, scene: pytest.fail("the pose is looked up once a query")
     assert len(GroundingInterface._message(node, answer)[0].candidates) == count
+
+
+def test_a_question_about_the_past_is_answered():
+    at = (0.0, 0.0, 0.5)
+    past = (HistoryEntry(1, EventKind.FOUND, (3.0, 0.0, 0.5), 0.9), HistoryEntry(2, EventKind.MOVED, at, 0.9))
+    box = np.array([*at, 0.5, 0.5, 1, 0, 0, 0.0])
+    perceptron = Perceptron()
+    perceptron.map.published = PublishedScene((SceneObject(7, "chair", 0.9, box, history=past),))
+    node = SimpleNamespace(
+        _pose_of=lambda query, scene: OutputPose("odom", None),
+        _parameters=lambda: SimpleNamespace(default_top_k=3),
+        _perceptron=perceptron,
+    )
+    grounding = GroundingInterface._ask(node, parse_query("what moved?")).grounding
+    assert [o.id for o in grounding.candidates] == [7]
+    assert "moved from x 3.00" in grounding.reason
 
 
 def test_what_cannot_be_gone_to_says_so():

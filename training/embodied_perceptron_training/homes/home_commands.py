@@ -23,6 +23,8 @@ from embodied_perceptron.recordings.files import write_json
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
+    from embodied_perceptron_training.homes.building.home import HomeSpec
+    from embodied_perceptron_training.homes.carrying import SecondDrive
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +68,8 @@ _DATA_SET_OPTIONS = [
     "exchange_textures",
     "ray",
 ]
-_DRIVE_OPTIONS = ["frames", "rate"]
+_DRIVE_OPTIONS = ["frames", "rate", "after"]
+_OF_THE_FIRST = ["seed", "frames", "rooms", "version"]  # a second drive has those of its first
 
 
 def _require_embree() -> None:
@@ -84,6 +87,15 @@ def generate_command(
             "--drive", help="One robot's drive through one home, as a TUM RGB-D recording with exact ground truth."
         ),
     ] = False,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="With --drive: a simulated recording. Render a short second drive through its home, an hour later, "
+            "after two objects were carried.",
+        ),
+    ] = None,
     homes: Annotated[int, typer.Option(min=1, help="Number of homes.")] = 20,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed: home i has SEED + i. Default: 0, with --drive 7.")
@@ -139,6 +151,11 @@ def generate_command(
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise CommandError(f"{names}: {'not for' if drive else 'only with'} --drive")
     width, height = parse_size(size)
+    second = after is not None
+    if given := [
+        n for n in _OF_THE_FIRST if second and getattr(ctx.get_parameter_source(n), "name", "") == "COMMANDLINE"
+    ]:
+        raise CommandError(f"--{given[0].replace('_', '-')}: not with --after, which has that of the first drive")
     seed, rooms, version = (
         default if value is None else value
         for value, default in zip((seed, rooms, version), (7, 1, 1) if drive else (0, 0, 2), strict=True)
@@ -151,17 +168,22 @@ def generate_command(
         from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
         from embodied_perceptron_training.processes import choose_workers
 
-    sensor = sensor or ("structured-light" if version == 1 else "mixed")
     with user_errors():
+        home = HomeSpec(rooms, "living room" if rooms == 1 else None, version=version)
+        later: SecondDrive | None = None
+        if after is not None:
+            with TaskProgress(f"reading {after}"):
+                seed, home, later = _second_drive(after, rate)
+        sensor = sensor or ("structured-light" if home.version == 1 else "mixed")
         if drive:
             incomplete = f"{out} holds no recording yet; the same command renders it from the beginning"
             with how_to_go_on(incomplete), TaskProgress(f"rendering home {seed}") as progress:
-                home = HomeSpec(rooms, "living room" if rooms == 1 else None, version=version)
                 noise = NoiseModel(sensor=sensor)  # type: ignore[arg-type]  # checked by NoiseModel
                 recording = RecordingSpec(seed, frames, width, height, rate, home, noise)
-                built = render_recording(recording, out, workers, progress.update)
+                built = render_recording(recording, out, workers, progress.update, later)
+            count = frames if later is None else len(later.T_world_base) - 1
             typer.echo(
-                f"{out}: {frames} frames of home {seed}, {len(built.objects)} objects, {len(built.rooms)} room(s)"
+                f"{out}: {count} frames of home {seed}, {len(built.objects)} objects, {len(built.rooms)} room(s)"
             )
             return
         if unseen and split == "train":
@@ -184,6 +206,18 @@ def generate_command(
         with how_to_go_on(finished), TaskProgress("generating homes") as progress:
             generate(out, range(seed, seed + homes), spec, split, choose_workers(workers, ray), progress.update)
     typer.echo(f"{out}: {homes} homes, split {split}")
+
+
+def _second_drive(first: Path, rate_hz: float) -> tuple[int, HomeSpec, SecondDrive]:
+    """Seed and kind of the home of a first drive, and a second drive through it."""
+    from embodied_perceptron_training.homes.carrying import second_drive
+    from embodied_perceptron_training.homes.mission import clear_objects
+    from embodied_perceptron_training.homes.recording import watch_recording
+    from embodied_perceptron_training.homes.trajectories import RobotSpec
+
+    trajectory = watch_recording(first)
+    home = trajectory.home
+    return home.seed, home.spec, second_drive(home, clear_objects(trajectory), rate_hz, RobotSpec(rest_s=3.0))
 
 
 def inspect_command(
@@ -297,9 +331,12 @@ def mission_questions_command(
     """Print questions about the home of a simulated recording with their answers, as JSON."""
     import json
 
-    from embodied_perceptron_training.homes.mission import make_questions
-    from embodied_perceptron_training.homes.recording import watch_recording
+    from embodied_perceptron_training.homes.mission import Question, make_questions, question_of_change
+    from embodied_perceptron_training.homes.recording import moved_objects, recorded_home, watch_recording
 
     with user_errors():
-        questions = make_questions(watch_recording(recording))
+        if moved := moved_objects(recording):
+            questions: tuple[Question, ...] = (question_of_change(recorded_home(recording), moved),)
+        else:
+            questions = make_questions(watch_recording(recording))
     typer.echo(json.dumps([question.as_dict() for question in questions]))

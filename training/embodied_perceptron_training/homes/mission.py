@@ -8,6 +8,7 @@ existence of an absent object, a part of an object, and a sentence in another la
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
+from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.prompts import Fact, all_facts
 from embodied_perceptron_training.homes.recording import HomeTrajectory
 from embodied_perceptron_training.homes.relations import Scene, make_scene
@@ -51,12 +53,13 @@ class Question:
 
     Attributes:
         id: of the query.
-        kind: plain, relational, absent, view-dependent, standing, where, command, exists, part or language.
+        kind: plain, relational, absent, view-dependent, standing, where, command, exists, part, language or moved.
         text: the sentence.
         expected: status of the last answer: FOUND or NOT_FOUND.
         target: id of the target object with its class and (9,) box; None without one.
         standing: asked at the start of the drive; the others are asked at its end.
         stamp_ns: time of the robot pose to ask from; 0 = the current one.
+        boxes: (9,) boxes of all targets of a question with several; the answer must have these and no others.
     """
 
     id: str
@@ -68,10 +71,25 @@ class Question:
     box: tuple[float, ...] = ()
     standing: bool = False
     stamp_ns: int = 0
+    boxes: tuple[tuple[float, ...], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form."""
-        return {**asdict(self), "box": list(self.box)}
+        return {**asdict(self), "box": list(self.box), "boxes": [list(box) for box in self.boxes]}
+
+
+def clear_objects(trajectory: HomeTrajectory) -> list[int]:
+    """Ids of the objects that a trajectory shows clearly, largest in a view first."""
+    scene = make_scene(trajectory.home, trajectory.seen(0.0005))
+    clear = [o.id for row, o in enumerate(scene.objects) if _is_clear(trajectory, scene, row)]
+    return sorted(clear, key=lambda k: -float(trajectory.best_share[k]))
+
+
+def question_of_change(home: Home, carried: Sequence[int]) -> Question:
+    """The question what moved, after the second drive through a home; what was carried out of it is gone."""
+    moved = [k for k in carried if home.objects[k].box9()[2] > 0]
+    boxes = [[round(float(v), 6) for v in home.objects[k].box9()] for k in moved]
+    return Question("mission-moved", "moved", "what moved?", "FOUND", boxes=tuple(tuple(box) for box in boxes))
 
 
 def make_questions(trajectory: HomeTrajectory) -> tuple[Question, ...]:

@@ -4,10 +4,11 @@ them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLA
 from embodied_perceptron_training.homes import noise as sensor
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.carrying import SecondDrive, with_poses
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
@@ -38,6 +40,7 @@ from embodied_perceptron_training.processes import process_pool
 
 Images = tuple[NDArray[np.uint8], NDArray[np.float32], dict[str, Any]]  # colour, depth, true detections
 BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
+LATER_NS = 3_600_000_000_000  # from the beginning of a drive to that of the second one
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,17 @@ def recording_sensor(spec: RecordingSpec) -> SensorModel | None:
 class _Renderer:
     """Renders single frames of one recording; one per process."""
 
-    def __init__(self, spec: RecordingSpec) -> None:
+    def __init__(self, spec: RecordingSpec, second: SecondDrive | None = None) -> None:
         self.spec = spec
-        home = build_home(spec.seed, spec.home)
+        home = with_poses(build_home(spec.seed, spec.home), {} if second is None else second.poses)
         self.home = home
         scene = home.render_scene()
         self.renderer = RayCastRenderer(scene)
         self.kinds, self.sensor_model = surface_kinds(home, scene), recording_sensor(spec)
-        base = robot_trajectory(free_space(home), spec.frames + 1, spec.rate_hz, spec.robot, spec.seed)
+        if second is None:
+            base = robot_trajectory(free_space(home), spec.frames + 1, spec.rate_hz, spec.robot, spec.seed)
+        else:
+            base = second.T_world_base
         self.T_world_camera = base @ spec.robot.T_base_camera
         drift_rng = np.random.default_rng([spec.seed, 41])
         self.exposure = sensor.exposure_drift(spec.frames, spec.noise.exposure, drift_rng)
@@ -124,9 +130,9 @@ class _Renderer:
 _worker: _Renderer | None = None
 
 
-def _start_worker(spec: RecordingSpec) -> None:
+def _start_worker(spec: RecordingSpec, second: SecondDrive | None) -> None:
     global _worker
-    _worker = _Renderer(spec)
+    _worker = _Renderer(spec, second)
 
 
 def _work(index: int) -> Images:
@@ -135,16 +141,23 @@ def _work(index: int) -> Images:
 
 
 def render_recording(
-    spec: RecordingSpec, out_dir: str | Path, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: RecordingSpec,
+    out_dir: str | Path,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    second: SecondDrive | None = None,
 ) -> Home:
     """Write the recording of ``spec`` into ``out_dir`` and return the home that it shows.
 
     The folder has the layout of TUM RGB-D plus the truth: ``scene.json``, see
     :mod:`embodied_perceptron.recordings.tum`, and the 2-D detections of every frame in ``detections.json``.
-    ``workers`` does not change the images. Raises ``FileExistsError`` for an existing recording, ``OSError`` when the
-    folder cannot be written.
+    ``workers`` does not change the images. ``second``: render this drive, an hour later. Raises ``FileExistsError`` for
+    an existing recording, ``OSError`` when the folder cannot be written.
     """
-    own = _Renderer(spec)
+    first_ns = 0
+    if second is not None:
+        spec, first_ns = replace(spec, frames=len(second.T_world_base) - 1), LATER_NS
+    own = _Renderer(spec, second)
     writer = TumWriter(
         out_dir,
         spec.intrinsics,
@@ -154,27 +167,30 @@ def render_recording(
     )
     period_ns = 1e9 / spec.rate_hz
     images = []
-    for index, (color, depth_m, detections) in enumerate(_frames(spec, own, workers)):
+    for index, (color, depth_m, detections) in enumerate(_frames(spec, own, workers, second)):
         images.append(detections)
-        writer.add(round(index * period_ns), color, depth_m, own.reported[index])
+        writer.add(first_ns + round(index * period_ns), color, depth_m, own.reported[index])
         if progress is not None:
             progress(index + 1, spec.frames)
     write_coco(Path(out_dir) / DETECTIONS, images)
-    writer.close(scene_truth(own.home))
+    writer.close(scene_truth(own.home, {} if second is None else second.poses))
     return own.home
 
 
-def _frames(spec: RecordingSpec, own: _Renderer, workers: int) -> Iterator[Images]:
+def _frames(spec: RecordingSpec, own: _Renderer, workers: int, second: SecondDrive | None) -> Iterator[Images]:
     if workers <= 1:
         yield from map(own.frame, range(spec.frames))
         return
-    with process_pool(workers, _start_worker, spec) as pool:
+    with process_pool(workers, _start_worker, spec, second) as pool:
         yield from pool.map(_work, range(spec.frames), chunksize=2)
 
 
-def scene_truth(home: Home) -> dict[str, Any]:
-    """Content of ``scene.json``: seed and kind of the home, and every object with its (9,) box in the world frame."""
+def scene_truth(home: Home, moved: Mapping[int, F64] = MappingProxyType({})) -> dict[str, Any]:
+    """Content of ``scene.json``: seed and kind of the home, every object with its (9,) box in the world frame, and in a
+    second drive the (4, 4) poses, by id, of the objects that were ``moved`` since the first."""
+    later = {"moved": {str(k): T.tolist() for k, T in moved.items()}} if moved else {}
     return {
+        **later,
         "seed": home.seed,
         "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter, **_later(home.spec)},
         "rooms": [room.as_dict() for room in home.rooms],
@@ -196,9 +212,16 @@ def recorded_home(folder: str | Path) -> Home:
     path = Path(folder) / "scene.json"
     truth = json.loads(path.read_text())
     try:
-        return build_home(int(truth["seed"]), HomeSpec.of_record(truth["spec"]))
-    except (KeyError, TypeError) as error:
+        home = build_home(int(truth["seed"]), HomeSpec.of_record(truth["spec"]))
+        moved = {int(k): np.array(T, np.float64).reshape(4, 4) for k, T in truth.get("moved", {}).items()}
+        return with_poses(home, moved)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error
+
+
+def moved_objects(folder: str | Path) -> tuple[int, ...]:
+    """Ids of the objects that were moved before the second drive of a recording; empty for a first drive."""
+    return tuple(int(k) for k in json.loads((Path(folder) / "scene.json").read_text()).get("moved", {}))
 
 
 # --------------------------------------------------------------------------------------------------------------------

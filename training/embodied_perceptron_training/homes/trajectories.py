@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,7 @@ F64 = NDArray[np.float64]
 # optical frame (x right, y down, z forward) in a frame with x forward, y left, z up
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 
-_PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
+PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)  # of renderings that only count visible objects
 _PROBE_PIXELS = 8
 _DIRECTIONS = 8
 _WALL_STARE_M = 1.1  # views with a lower median depth show too little
@@ -75,16 +77,49 @@ def robot_trajectory(space: FreeSpace, frames: int, rate_hz: float, spec: RobotS
         heading = _turn(states, position, heading, heading + turn, spec, step)
         goal = stops[(lap + 1) % len(stops)] if len(stops) > 1 else position
         way = space.path(position, goal)
-        for point in way[1:]:
-            offset = point - position
-            target = float(np.arctan2(offset[1], offset[0]))
-            heading = _turn(states, position, heading, heading + _wrap(target - heading), spec, step)
-            _drive(states, position, point, heading, spec, step)
-            position = point
+        heading, position = _follow(states, way, heading, spec, step), way[-1]
         lap += 1
     driving = frames - int(min(spec.rest_s, duration / 10) * rate_hz)
-    poses = np.array([make_transform(rotation("z", yaw), np.array([x, y, 0.0])) for x, y, yaw in states[:driving]])
+    poses = _poses(states[:driving])
     return np.concatenate([poses, np.repeat(poses[-1:], frames - driving, axis=0)])
+
+
+@dataclass(frozen=True, eq=False)
+class Stop:
+    """A (2,) place where the robot stands, and (2,) places at which it looks from there, each for some seconds."""
+
+    xy: F64
+    looks: tuple[tuple[F64, float], ...]
+
+
+def inspection_trajectory(space: FreeSpace, stops: Sequence[Stop], rate_hz: float, spec: RobotSpec) -> F64:
+    """(frames, 4, 4) base poses ``T_world_base`` at ``rate_hz``: drive from stop to stop, and stand still for each look
+    of a stop. The robot starts at the first stop, as in its first look."""
+    states: list[tuple[float, float, float]] = []
+    position, step = stops[0].xy, 1.0 / rate_hz
+    heading = float(np.arctan2(*(stops[0].looks[0][0] - position)[::-1]))
+    for stop in stops:
+        way = space.path(position, stop.xy)
+        heading, position = _follow(states, way, heading, spec, step), way[-1]
+        for place, seconds in stop.looks:
+            target = float(np.arctan2(*(place - position)[::-1]))
+            heading = _turn(states, position, heading, heading + _wrap(target - heading), spec, step)
+            states += [(float(position[0]), float(position[1]), heading)] * round(seconds * rate_hz)
+    return _poses(states)
+
+
+def _poses(states: Sequence[tuple[float, float, float]]) -> F64:
+    return np.array([make_transform(rotation("z", yaw), np.array([x, y, 0.0])) for x, y, yaw in states])
+
+
+def _follow(states: list[tuple[float, float, float]], way: F64, heading: float, spec: RobotSpec, step: float) -> float:
+    """Drive along (K, 2) way points; returns the heading at the end."""
+    for position, point in itertools.pairwise(way):
+        offset = point - position
+        target = float(np.arctan2(offset[1], offset[0]))
+        heading = _turn(states, position, heading, heading + _wrap(target - heading), spec, step)
+        _drive(states, position, point, heading, spec, step)
+    return heading
 
 
 def _nearest_order(points: F64) -> list[int]:
@@ -154,7 +189,7 @@ def _station(renderer: RayCastRenderer, xy: F64, height_m: float, start_rad: flo
     ranked: list[tuple[float, float, frozenset[int]]] = []
     for k in range(_DIRECTIONS):
         yaw = start_rad + 2 * np.pi * k / _DIRECTIONS
-        depth, ids = renderer.ids(_PROBE, camera_pose((xy[0], xy[1], height_m), yaw, 0.3))
+        depth, ids = renderer.ids(PROBE, camera_pose((xy[0], xy[1], height_m), yaw, 0.3))
         counts = np.bincount(ids.ravel())
         visible = frozenset((np.nonzero(counts[1:] >= _PROBE_PIXELS)[0]).tolist())
         near = float(np.median(depth)) < _WALL_STARE_M

@@ -222,13 +222,19 @@ def simulate_command(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
     """Play a simulated robot's drive through a furnished home on real topics, with the node that maps it."""
-    from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
+    from embodied_perceptron_ros.demo.simulated import (
+        DEFAULT_SEED,
+        SimulationError,
+        first_drive,
+        render,
+        simulated_recording,
+    )
 
     require_ros()
     seed = DEFAULT_SEED if seed is None else seed
     try:
         folder = recording or simulated_recording(seed)
-        render(folder, seed)
+        render(folder, first_drive(seed))
     except (SimulationError, OSError) as error:
         _fail(error)
     raise typer.Exit(_play(folder, rate, with_node=node, keep=keep))

@@ -55,6 +55,11 @@ def simulated_recording(seed: int, version: int = 1) -> Path:
     return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}{kind}_{renderer_digest()}"
 
 
+def second_recording(first: Path) -> Path:
+    """Folder for the short second drive through the home of a simulated recording."""
+    return first.with_name(f"{first.name}_second")
+
+
 def ask_for_recording(seed: int, python: str = "python3") -> Path:
     """Run :func:`simulated_recording` in ``python``, that of the active environment, which has the renderer.
 
@@ -81,8 +86,13 @@ def render_command(recording: Path, seed: int) -> list[str]:
     return ["-m", "embodied_perceptron_ros.demo.simulated", str(recording), "--seed", str(seed)]
 
 
-def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
-    """Render the drive unless it exists; return whether it was rendered.
+def first_drive(seed: int, version: int = 1) -> tuple[str, ...]:
+    """Options of ``generate --drive`` for the drive of ``seed``."""
+    return ("--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed), "--version", str(version))
+
+
+def render(recording: Path, options: Sequence[str]) -> bool:
+    """Render a drive by options of ``generate --drive`` unless it exists; return whether it was rendered.
 
     If several processes ask for one drive, one renders and the others wait. Frames are written to a temporary folder
     that is renamed at the end, so that an interrupted run leaves no incomplete recording. Raises
@@ -95,17 +105,16 @@ def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
         with _alone(recording):
             if is_complete(recording):  # rendered by another process
                 return False
-            _render(recording, seed, options)
+            _render(recording, options)
     except OSError as error:
         raise SimulationError(f"{recording} cannot be written: {error}") from error
     return True
 
 
-def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
+def _render(recording: Path, options: Sequence[str]) -> None:
     """Render; the caller holds the lock."""
     partial = recording.with_name(f"{recording.name}.part")
-    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "generate", "--drive", "--out"]
-    command += [str(partial), "--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "generate", "--drive", "--out", str(partial)]
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
         code = _run([*command, *options])
@@ -169,7 +178,7 @@ def has_truth(recording: Path) -> bool:
 
 
 def mission_questions(recording: Path) -> tuple[MissionQuestion, ...]:
-    """Five questions about the home of a simulated recording, with their right answers.
+    """Questions about the home of a simulated recording, with their right answers.
 
     Raises :class:`SimulationError` if the home does not fit some kind of question.
     """
@@ -210,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.where:
             print(options.recording)
             return 0
-        render(options.recording, options.seed)
+        render(options.recording, first_drive(options.seed))
     except SimulationError as error:
         print(f"simulated: {error}", file=sys.stderr)
         return 1

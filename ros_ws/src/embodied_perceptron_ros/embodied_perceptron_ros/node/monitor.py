@@ -51,6 +51,7 @@ class MissionQuestion:
         stamp_ns: viewpoint of the robot at this time; 0 = when asked.
         expected: status of the last answer; empty = unknown.
         box: (9,) true box for FOUND.
+        boxes: (9,) true boxes of a question for several objects; the answer must have these and no others.
     """
 
     id: str
@@ -60,6 +61,7 @@ class MissionQuestion:
     stamp_ns: int = 0
     expected: str = ""
     box: tuple[float, ...] = ()
+    boxes: tuple[tuple[float, ...], ...] = ()
 
     def message(self) -> str:
         """The JSON form of the query."""
@@ -74,7 +76,12 @@ class MissionQuestion:
 def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[MissionQuestion, ...]:
     """Questions from the simulation's JSON."""
     names = ("id", "text", "kind", "standing", "stamp_ns", "expected")
-    return tuple(MissionQuestion(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
+    return tuple(
+        MissionQuestion(
+            **{name: row[name] for name in names}, box=tuple(row["box"]), boxes=tuple(map(tuple, row["boxes"]))
+        )
+        for row in rows
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -582,7 +582,7 @@ class GroundingInterface:
             refused = invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
             return Answer(query, refused, self._fusion_pose())
         asked = dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k)
-        return Answer(query, self._perceptron.grounder.answer(scene, [asked])[0], pose)
+        return Answer(query, self._perceptron.ground_many([asked], scene=scene)[0], pose)
 
     def _pose_of(self, query: Query, scene: PublishedScene) -> OutputPose | str:
         """Frame and pose of an answer about ``scene``, or why there is none."""
