@@ -46,14 +46,14 @@ INTEGRATE = {
     "geometry/compute_path.py": (7, 0),
     "nn/graphed.py": (4, 0),
 }
-TOTAL = (422, 4)  # of a perception; the host reads the map, the number of sites, the candidates and the scores
-KEYFRAME_TOTAL = (24, 0)
+TOTAL = (416, 4)  # of a perception; the host reads the map, the number of sites, the candidates and the scores
+KEYFRAME_TOTAL = (21, 0)
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets; what each of three
 # prunings keeps, at once; the boxes that suppression is handed; and last the losses and the gradient's norm
-TRAIN_STEP = (1850, 4)
+TRAIN_STEP = (1790, 4)
 TRAIN_WAITS = {"sparse/sites.py": 1, "sparse/tensor.py": 1, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
-PAPER_GROUNDING_STEP = (6250, 6)
+PAPER_GROUNDING_STEP = (6060, 6)
 PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/criteria.py": 1, "training/trainer.py": 1}
 
 

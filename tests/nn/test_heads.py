@@ -26,7 +26,7 @@ from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
     _candidates,
-    _joint_outputs,
+    _Joint,
     _suppressed,
     decode_detections,
     decode_faces,
@@ -293,7 +293,7 @@ def test_joint_outputs_of_pointwise_layers_are_theirs() -> None:
     layers = {"a": SparseConv(6, 3, 1), "b": SparseConv(6, 5, 1, bias=True), "c": SparseConv(6, 1, 1, bias=True)}
     for name in "bc":
         torch.nn.init.normal_(layers[name].bias)
-    found = _joint_outputs(layers, x)
+    found = _Joint(layers, fills=True)(x.feats)
     assert list(found) == list(layers)
     for name, layer in layers.items():
         torch.testing.assert_close(found[name], layer(x).feats)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support.golden import load_arrays, load_json, relative_error
 from support.volume_frames import needs_warp
 
-from embodied_perceptron.geometry import compute_path
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
@@ -276,26 +275,6 @@ def test_views_of_different_shapes_are_not_read_at_once() -> None:
         assert not view_fusion.stacked([views[0], other], [0], nearest)
     assert not view_fusion.stacked(views, [0], ViewSamplingConfig(conventions=RELEASED))
     assert not view_fusion.stacked([], [0], nearest)
-
-
-@needs_warp
-def test_a_device_without_warp_reads_view_by_view_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    sites, views, config = make_sites(3, 200), [make_view(0), make_view(1)], ViewSamplingConfig(0.05)
-    points = CORRECTED.site_points(sites, VOXEL_M)
-    with device_path():
-        expected = fuse_views(points, views, 0, 5, config, 0.03)
-        compute_path._warp_installed.cache_clear()
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        try:
-            for _ in range(2):
-                found = fuse_views(points, views, 0, 5, config, 0.03)
-                assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        finally:
-            compute_path._warp_installed.cache_clear()
-    assert [r.message.split(":")[0] for r in caplog.records] == ["warp-lang is not installed"]
-    assert not compute_path.warp_serves(torch.empty(0, device="meta"))
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -66,11 +66,11 @@ OPTIONAL_PACKAGES = {
 ADAPTERS = {
     f"{LIBRARY}.sparse.minkowski": {"MinkowskiEngine"},
     f"{LIBRARY}.sparse.triton_kernels": {"triton"},
+    f"{LIBRARY}.geometry.overlap_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_map": {"warp"},
     f"{LIBRARY}.nn.view_kernels": {"warp"},
     f"{LIBRARY}.sparse.site_kernels": {"warp"},
-    f"{LIBRARY}.geometry.overlap_kernels": {"warp"},
     f"{LIBRARY}.agents.server": {"mcp", "mcp_types", "uvicorn", "anyio"},
 }
 

@@ -1,22 +1,19 @@
 """Choice between two implementations with the same results: compiled CPU loops, and tensor operations for any device.
 
 Tensors on the CPU use the loops, all others the operations. Within :func:`device_path` tensors on the CPU use the
-operations too, so that tests can check and count what a GPU would run. Some operations have a kernel in NVIDIA Warp.
+operations too, so that tests can check and count what a GPU would run. Some of them are kernels in NVIDIA Warp, which
+every GPU needs.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
 
-log = logging.getLogger(__name__)
 _DEVICE_PATH: ContextVar[bool] = ContextVar("device_path", default=False)
 
 
@@ -33,19 +30,6 @@ def device_path() -> Iterator[None]:
         yield
     finally:
         _DEVICE_PATH.reset(token)
-
-
-def warp_serves(tensor: torch.Tensor) -> bool:
-    """Whether kernels in Warp compute with this tensor; logs once that its wheel is missing."""
-    return tensor.device.type in ("cpu", "cuda") and not runs_compiled(tensor) and _warp_installed()
-
-
-@cache
-def _warp_installed() -> bool:
-    if importlib.util.find_spec("warp") is None:
-        log.warning("warp-lang is not installed: torch computes what its kernels would, which is slower on a GPU")
-        return False
-    return True
 
 
 def launch(kernel: Any, dim: int | Sequence[int], *inputs: Any, device: torch.device | None = None) -> None:

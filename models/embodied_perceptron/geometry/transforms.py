@@ -304,9 +304,7 @@ def pack_site_keys(samples: torch.Tensor, coords: torch.Tensor) -> torch.Tensor:
     Coordinates must lie in [-MAX_SITE_COORDINATE, MAX_SITE_COORDINATE]; outside of it keys are undefined (the
     constructors of sparse tensors check).
     """
-    c = coords.long() + _SITE_OFFSET
-    keys = (samples.long() << (3 * SITE_BITS)) | (c[:, 0] << (2 * SITE_BITS))
-    return keys | (c[:, 1] << SITE_BITS) | c[:, 2]
+    return site_keys_of(coords.long()) + (samples.long() << (3 * SITE_BITS))
 
 
 def site_keys_of(coords: torch.Tensor, sample: int = 0) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from embodied_perceptron.config import ConfigError
 
 log = logging.getLogger(__name__)
 _NICENESS = 5  # Unix priority steps of background threads
+NO_WARP = "" if importlib.util.find_spec("warp") else "a GPU needs the package warp-lang: pip install warp-lang"
 _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
 
 
@@ -29,7 +31,7 @@ def resolve_device(name: str, what: str = "device") -> torch.device:
         log.info("%s: %s", what, why)
         return device
     kind = name.partition(":")[0]
-    if kind not in ("cpu", "cuda", "mps", "xpu"):
+    if kind not in ("cpu", "cuda"):
         raise ConfigError(f"{what} must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
         device = torch.device(name)
@@ -37,6 +39,8 @@ def resolve_device(name: str, what: str = "device") -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = _no_cuda() if kind == "cuda" and not torch.cuda.is_available() else first_line(error)
         raise ConfigError(f"{what} {name!r} is not available: {reason}") from error
+    if kind == "cuda" and NO_WARP:
+        raise ConfigError(f"{what} {name!r} is not available: {NO_WARP}")
     log.info("%s: %s", what, _described(device))
     return device
 
@@ -46,6 +50,8 @@ def _automatic() -> tuple[torch.device, str]:
     """Device of ``auto`` in this process, and the reason."""
     if not torch.cuda.is_available():
         return torch.device("cpu"), f"cpu, {_no_cuda()}"
+    if NO_WARP:
+        return torch.device("cpu"), f"cpu, for {NO_WARP}"
     try:
         device = torch.device("cuda", torch.cuda.current_device())
         torch.zeros(1, device=device).add_(1).cpu()

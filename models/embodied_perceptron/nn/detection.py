@@ -216,22 +216,29 @@ class DetectionHead(nn.Module):
         """Fused levels finest first -> predictions and the neck's features per level, finest first."""
         predictions: dict[int, DetectionLevel] = {}
 
+        joint = (
+            None if levels[0].sites.compiled else _Joint(self._layers(with_object=True))
+        )  # of all levels, on devices
+
         def score(level: int, out: SparseTensor) -> Tensor:
-            predictions[level] = self._predict(level, out)
+            predictions[level] = self._predict(level, out, joint)
             by_object = predictions[level].object_logits
             return predictions[level].class_logits.amax(1, keepdim=True) if by_object is None else by_object
 
         features = self.neck(levels, score, prefer)
-        predictions[0] = self._predict(0, features[0])  # no level is pruned by the finest one
+        predictions[0] = self._predict(0, features[0], joint)  # no level is pruned by the finest one
         return [predictions[level] for level in range(len(features))], features
 
-    def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
+    def _layers(self, with_object: bool) -> dict[str, SparseConv]:
         layers = {"center": self.center, "regression": self.regression, "classes": self.classify}
-        if self.object is not None and level > 0:
+        if self.object is not None and with_object:
             layers["object"] = self.object
         if self.presence is not None:
             layers["presence"] = self.presence
-        outputs = _joint_outputs(layers, out)
+        return layers
+
+    def _predict(self, level: int, out: SparseTensor, joint: _Joint | None = None) -> DetectionLevel:
+        outputs = (joint or _Joint(self._layers(with_object=level > 0), out.sites.compiled))(out.feats)
         regression = outputs["regression"]
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
@@ -246,26 +253,32 @@ class DetectionHead(nn.Module):
             distances_m=distances,
             rotation=regression[:, self._rotation],
             class_logits=outputs["classes"],
-            object_logits=outputs.get("object"),
+            object_logits=outputs.get("object") if level > 0 else None,
             presence_logits=outputs.get("presence"),
         )
 
 
-def _joint_outputs(layers: Mapping[str, SparseConv], out: SparseTensor) -> dict[str, Tensor]:
-    """Outputs of pointwise layers on the same features by one product, in half of the time of separate ones."""
-    feats, every = out.feats, layers.values()
-    biases = [
-        empty_row(layer.out_channels, feats.dtype, feats.device) if layer.bias is None else layer.bias
-        for layer in every
-    ]
-    kernels: list[Tensor] = [layer.kernel for layer in every]
-    widths = [layer.out_channels for layer in every]
-    empty = empty_columns(sum(widths)) if out.sites.compiled else 0
-    if empty:
-        biases.append(feats.new_zeros(1, empty))
-        kernels.append(feats.new_zeros(feats.shape[1], empty))
-    product = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
-    return dict(zip(layers, torch.split(product[:, : sum(widths)], widths, dim=1), strict=True))
+class _Joint:
+    """Pointwise layers on the same features as one product, in half of the time of separate ones. ``fills``: with zero
+    columns as the CPU likes them."""
+
+    def __init__(self, layers: Mapping[str, SparseConv], fills: bool = False) -> None:
+        every, like = list(layers.values()), next(iter(layers.values())).kernel
+        self._names, self._widths = list(layers), [layer.out_channels for layer in every]
+        biases = [
+            empty_row(layer.out_channels, like.dtype, like.device) if layer.bias is None else layer.bias
+            for layer in every
+        ]
+        kernels: list[Tensor] = [layer.kernel for layer in every]
+        if empty := empty_columns(sum(self._widths)) if fills else 0:
+            biases.append(like.new_zeros(1, empty))
+            kernels.append(like.new_zeros(len(like), empty))
+        self._bias, self._kernel = torch.cat(biases, 1), torch.cat(kernels, 1)
+
+    def __call__(self, feats: Tensor) -> dict[str, Tensor]:
+        """(N, C) -> (N, K) output of each layer."""
+        product = torch.addmm(self._bias, feats, self._kernel)[:, : sum(self._widths)]
+        return dict(zip(self._names, torch.split(product, self._widths, dim=1), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------

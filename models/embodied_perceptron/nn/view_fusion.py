@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
@@ -431,10 +431,10 @@ class ViewStack:
 
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
     """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
-    CPU, without Warp, without views, with several shapes, or with unmasked views."""
+    CPU, without views, with several shapes, or with unmasked views."""
     if not views or config.conventions.unmasked_views:
         return []
-    if runs_compiled(*(views[0].levels[i] for i in levels)) or not warp_serves(views[0].levels[0]):
+    if runs_compiled(*(views[0].levels[i] for i in levels)):
         return []
     tested = config.occlusion_margin_m is not None
     shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     SITE_BITS,
@@ -31,11 +31,9 @@ from embodied_perceptron.geometry.transforms import (
     site_coordinates,
     site_key_mask,
     site_key_step,
-    unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
 
-_BEHIND_ALL = torch.iinfo(torch.int64).max
 _ALL_BITS = -1  # as a mask
 
 
@@ -162,12 +160,12 @@ class Sites:
     def device(self) -> torch.device:
         return self.keys.device
 
-    @property
+    @cached_property
     def samples(self) -> torch.Tensor:
         """(N,) int64 sample index of each site."""
-        return unpack_site_keys(self.keys)[0]
+        return self.keys >> (3 * SITE_BITS)
 
-    @property
+    @cached_property
     def coords(self) -> torch.Tensor:
         """(N, 3) int64 coordinates in units of the finest voxel."""
         return site_coordinates(self.keys)
@@ -598,7 +596,7 @@ def locate(
     masks: tuple[int, ...] = (_ALL_BITS,),
     firsts: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Find keys by one binary search on any device, without synchronising.
+    """Find keys by one binary search on a device, without synchronising.
 
     Args:
         keys: (N,) sorted int64.
@@ -610,22 +608,16 @@ def locate(
 
     Returns (M, K) int32 rows.
     """
-    device, shape = keys.device, (len(wanted), steps.shape[1])
-    if warp_serves(keys):
-        from embodied_perceptron.sparse import site_kernels
+    from embodied_perceptron.sparse import site_kernels
 
-        zero = constant((0,), device)[None]
-        given = keys, wanted.contiguous(), steps, constant(masks, device), zero if firsts is None else firsts
-        rows = torch.empty(shape, dtype=torch.int32, device=device)
-        if rows.numel():
-            absents = absent if isinstance(absent, torch.Tensor) else zero.new_full((1, 1), absent)
-            launch(site_kernels.locate, shape, *given, absents, rows)
-        return rows
-    every = wanted[:, None] + steps if masks == (_ALL_BITS,) else (wanted[:, None] & constant(masks, device)) + steps
-    ended = torch.cat([keys, constant((_BEHIND_ALL,), device)])
-    rows = torch.searchsorted(ended[:-1], every, out_int32=True)
-    found = ended.index_select(0, rows.flatten()).view_as(every) == every
-    return torch.where(found, rows if firsts is None else rows - firsts, absent).to(torch.int32)
+    device, shape = keys.device, (len(wanted), steps.shape[1])
+    zero = constant((0,), device)[None]
+    given = keys.contiguous(), wanted.contiguous(), steps, constant(masks, device), zero if firsts is None else firsts
+    rows = torch.empty(shape, dtype=torch.int32, device=device)
+    if rows.numel():
+        absents = absent if isinstance(absent, torch.Tensor) else zero.new_full((1, 1), absent)
+        launch(site_kernels.locate, shape, *given, absents, rows)
+    return rows
 
 
 def _merge(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -13,19 +13,18 @@ import torch
 from torch.nn import functional
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import launch, runs_compiled, warp_serves
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     constant,
     floor_site_keys,
     pack_site_keys,
     site_key_step,
-    site_steps,
     unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.sites import Engine, Sites, empty_row, search
+from embodied_perceptron.sparse.sites import Engine, Sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,36 +288,26 @@ def empty_columns(columns: int) -> int:
 
 
 def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
-    """Trilinear interpolation of ``x`` at the (usually finer) ``sites``: (M, C) weighted sums over the existing corners
-    of each site's cell, and the (M,) sums of their weights.
+    """Trilinear interpolation of ``x`` at the (usually finer) ``sites``, without gradient: (M, C) weighted sums
+    over the existing corners of each site's cell, and the (M,) sums of their weights.
 
     Without division by the weight, absent corners count as zero, as in the released EmbodiedScan code: values shrink
     towards zero at the border, which ranks negative scores there too high.
     """
-    base = floor_site_keys(sites.keys, x.stride)
-    corners = list(itertools.product((0, 1), repeat=3))
-    steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
-    # the compiled loop has no gradient
-    if cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0:
-        total, weight = x.feats.new_zeros(len(sites), x.channels), x.feats.new_zeros(len(sites))
-        cpu_kernels.interpolate(
-            sites.keys.numpy(), base.numpy(), distinct_site_keys(base.numpy()), x.keys.numpy(), np.array(steps),
-            x.stride, x.feats.numpy(), total.numpy(), weight.numpy(),
-        )  # fmt: skip
+    base, feats = floor_site_keys(sites.keys, x.stride), x.feats.detach().contiguous()
+    feats = feats if cpu_kernels.serves(feats) else feats.float()
+    together = feats.new_zeros(len(sites) * (x.channels + 1))
+    weight, total = together[: len(sites)], together[len(sites) :].view(-1, x.channels)
+    if len(x) == 0 or len(sites) == 0:
         return total, weight
-    if warp_serves(x.feats) and x.feats.dtype == torch.float32 and not x.feats.requires_grad and len(sites):
+    if runs_compiled(feats):
+        steps = np.array([site_key_step(*(v * x.stride for v in c)) for c in itertools.product((0, 1), repeat=3)])
+        cpu_kernels.interpolate(
+            sites.keys.numpy(), base.numpy(), distinct_site_keys(base.numpy()), x.keys.numpy(), steps, x.stride,
+            feats.numpy(), total.numpy(), weight.numpy(),
+        )  # fmt: skip
+    else:
         from embodied_perceptron.sparse import site_kernels
 
-        together = x.feats.new_zeros(len(sites) * (x.channels + 1))
-        total, weight = together[len(sites) :].view(-1, x.channels), together[: len(sites)]
-        given = sites.keys, base, x.keys, x.stride, x.feats.contiguous(), total, weight
-        launch(site_kernels.interpolate, len(sites), *given)
-        return total, weight
-    fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
-    low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
-    weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
-    rows = search(x.keys, base, steps)
-    weight = weight.masked_fill(rows == len(x), 0.0)
-    padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
-    total = functional.embedding_bag(rows, padded, mode="sum", per_sample_weights=weight)
-    return total, weight.sum(1)
+        launch(site_kernels.interpolate, len(sites), sites.keys, base, x.keys, x.stride, feats, total, weight)
+    return total, weight

@@ -15,8 +15,9 @@ from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
 from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, PLAIN
 from embodied_perceptron_training.language.fit_language import SENTENCES as CALIBRATED
+from embodied_perceptron_training.language.fit_sentence_reader import facts_of
 from embodied_perceptron_training.language.markup import read_sentence
-from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of, sentence_of
+from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of
 from embodied_perceptron_training.language.slot_grammar import (
     SlotGrammar,
     _described,
@@ -82,11 +83,10 @@ def scores_that_say(line: str) -> tuple[Scores, int]:
 @pytest.mark.parametrize("line", SENTENCES)
 def test_what_is_marked_is_what_the_network_is_taught_and_what_is_read_of_it(line: str) -> None:
     sentence = read_sentence(line)
-    words, graph = graph_of(sentence)
-    assert sentence_of(sentence.text, words, graph) == line
+    graph = graph_of(sentence)[1]
     scores, count = scores_that_say(line)
     read = graphs_of(scores, 0, count)[0]
-    assert sentence_of(sentence.text, words, read) == line
+    assert (read.intent, facts_of(read)) == (graph.intent, facts_of(graph))
     assert read.probability > 0.9
     least = np.log(2.0) if "between" in line else 0.0  # two things share what is one choice
     assert float(loss_of(scores, [example_of(sentence)])) == pytest.approx(least, abs=0.01)

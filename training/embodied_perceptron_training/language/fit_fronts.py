@@ -1,7 +1,7 @@
 """Fit the weights that estimate the front of an object from the boxes around it
 (:mod:`embodied_perceptron.language.relations`).
 
-    python -m embodied_perceptron_training.language.fit_fronts --homes FOLDER [--check FOLDER]
+    python -m embodied_perceptron_training.language.fit_fronts --homes FOLDER
 
 A conditional logit over the four sides of every box of generated homes, where -y is the front: shared weights, and
 deviations for every frequent label. Each home counts twice: with true boxes, and with noisy boxes of which some are
@@ -90,17 +90,10 @@ def fit(labels: Sequence[str], features: F64) -> tuple[F64, dict[str, F64]]:
     return shared, {label: shared + found[count * (k + 1) : count * (k + 2)] for label, k in row.items()}
 
 
-def accuracy(labels: Sequence[str], features: F64, shared: F64, by_label: dict[str, F64]) -> float:
-    """Share of objects whose front is estimated correctly."""
-    weights = np.stack([by_label.get(label, shared) for label in labels])
-    return float((np.einsum("nkf,nf->nk", features, weights).argmax(axis=1) == 0).mean())
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--homes", type=Path, required=True)
-    parser.add_argument("--check", type=Path, help="other homes, to measure on")
     arguments = parser.parse_args()
     true = load_sides(arguments.homes)
     shaken = load_sides(arguments.homes, np.random.default_rng(1))
@@ -114,9 +107,6 @@ def main() -> None:
     text = json.dumps(data).replace('], "', '],\n  "').replace('": {"', '": {\n  "')
     write_atomically(FRONT_WEIGHTS, (text + "\n").encode())
     print(f"{len(true[0])} objects, {len(by_label)} labels -> {FRONT_WEIGHTS}")
-    if arguments.check is not None:
-        for name, rng in (("true", None), ("shaken", np.random.default_rng(2))):
-            print(f"fronts found on {name} boxes: {accuracy(*load_sides(arguments.check, rng), shared, by_label):.3f}")
 
 
 if __name__ == "__main__":

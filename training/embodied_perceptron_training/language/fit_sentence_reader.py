@@ -26,7 +26,7 @@ from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, g
 from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
 from embodied_perceptron_training.language.markup import ENTITIES as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
-from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of, sentence_of
+from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of
 from embodied_perceptron_training.language.slot_grammar import SlotGrammar
 from embodied_perceptron_training.language.variation import PRONOUNS, Variation, is_plural
 
@@ -173,9 +173,7 @@ def facts_of(graph: SentenceGraph) -> set[tuple[object, ...]]:
     return facts
 
 
-def measure(
-    reader: SentenceReader, corpus: Sequence[MarkedSentence], say: Callable[[str], None] = print, show: int = 0
-) -> dict[str, float]:
+def measure(reader: SentenceReader, corpus: Sequence[MarkedSentence]) -> dict[str, float]:
     """Percent of sentences, intents, targets, entities and predicates read correctly, and the F1 of facts."""
     count: Counter[str] = Counter()
     examples = [(s, example_of(s)) for s in corpus]
@@ -184,7 +182,7 @@ def measure(
             pile = examples[k : k + _BATCH]
             scores = scores_of(reader.network, [e for _, e in pile])
             for b, (sentence, example) in enumerate(pile):
-                words, wanted = graph_of(sentence)
+                wanted = graph_of(sentence)[1]
                 read = graphs_of(scores, b, len(example.words))[0]
                 right, given = facts_of(wanted), facts_of(read)
                 entities, predicates = (
@@ -198,9 +196,6 @@ def measure(
                     n=1, same=same, intent=wanted.intent == read.intent, entities=entities, predicates=predicates,
                     target=target, hit=len(right & given), given=len(given), right=len(right),
                 )  # fmt: skip
-                if not same and show > 0:
-                    show -= 1
-                    say(f"want {sentence}\n got {sentence_of(sentence.text, words, read)}  {read.probability:.2f}")
     share = {
         name: round(100 * count[name] / max(count["n"], 1), 1)
         for name in ("same", "intent", "target", "entities", "predicates")
@@ -235,8 +230,8 @@ class Fit:
     average: bool = False
 
 
-def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
-    """Fit, write the weights, and measure on the kept files; report the first ``show`` misread sentences.
+def run(wanted: Fit, say: Callable[[str], None] = print) -> dict[str, float]:
+    """Fit, write the weights, and measure on the kept files.
 
     Raises ``ValueError`` for an incorrectly marked file, and for a mean without initial weights.
     """
@@ -257,4 +252,4 @@ def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[
         value.data.copy_(0.5 * (begun[name] + value))
     save_file({n: v.detach().half().contiguous() for n, v in network.trained().items()}, out)
     state.unlink(missing_ok=True)
-    return measure(SentenceReader(network), kept, say, show) if kept else {}
+    return measure(SentenceReader(network), kept) if kept else {}

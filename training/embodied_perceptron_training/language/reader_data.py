@@ -64,30 +64,6 @@ def graph_of(sentence: MarkedSentence) -> tuple[list[Word], SentenceGraph]:
     return words, SentenceGraph(sentence.intent, tuple(entities), tuple(predicates))
 
 
-def sentence_of(text: str, words: Sequence[Word], graph: SentenceGraph) -> str:
-    """A graph as a marked sentence, for people."""
-    letters: dict[int, str] = {}
-    free = {LANDMARK: list("abcd"), EXCLUDED: list("xy")}
-    for entity in graph.entities:
-        if entity.number not in letters:
-            some = free.get(entity.kind, [entity.kind])
-            letters[entity.number] = some.pop(0) if len(some) > 1 else some[0]
-    spans = [(t.first, t.last, letters[t.number]) for t in graph.entities]
-    for t in graph.predicates:
-        owner = letters.get(t.owner, "t")
-        name = f"{owner}.{t.name}" if t.name not in ("neg", "excl") else t.name
-        if t.name.startswith("speaker-"):
-            name = t.name.replace("-", ".")
-        others = f"({','.join(letters[o] for o in t.others)})" if t.others else ""
-        spans.append((t.first, t.last, f"{name}{others}{'!' if t.denied else ''}"))
-    out, end = "", 0
-    for first, last, tag in sorted(spans):
-        start, stop = words[first].start, words[last - 1].end
-        out += f"{text[end:start]}[{text[start:stop]}={tag}]"
-        end = stop
-    return f"{graph.intent}: {out}{text[end:]}"
-
-
 @dataclass(frozen=True, eq=False)
 class Example:
     """A sentence with its targets.
@@ -136,16 +112,14 @@ def example_of(sentence: MarkedSentence) -> Example:
     return Example(sentence.text, spans, INTENTS.index(graph.intent), tuple(parts), denied, arcs)
 
 
-def loss_of(scores: Scores, examples: Sequence[Example], smoothing: float = 0.0) -> torch.Tensor:
+def loss_of(scores: Scores, examples: Sequence[Example]) -> torch.Tensor:
     """Mean negative log-likelihood of the targets per sentence."""
     cross = torch.nn.functional.cross_entropy
     wanted = torch.full(scores.parts.shape[:2], _IGNORED)
     for b, example in enumerate(examples):
         wanted[b, : len(example.parts)] = torch.tensor(example.parts)
-    total = cross(scores.intent, torch.tensor([e.intent for e in examples]), reduction="sum", label_smoothing=smoothing)
-    total = total + cross(
-        scores.parts.flatten(0, 1), wanted.flatten(), reduction="sum", ignore_index=_IGNORED, label_smoothing=smoothing
-    )
+    total = cross(scores.intent, torch.tensor([e.intent for e in examples]), reduction="sum")
+    total = total + cross(scores.parts.flatten(0, 1), wanted.flatten(), reduction="sum", ignore_index=_IGNORED)
     rows = [(b, w, value) for b, e in enumerate(examples) for w, value in e.denied]
     if rows:
         b, w, value = zip(*rows, strict=True)

@@ -64,7 +64,8 @@ def voxel_criterion(run: TrainingRun) -> GroundingCriterion:
 
 def _weighted(weight: float, prefix: str, objective: Objective) -> Objective:
     def weighted(scene_pass: ScenePass, reduce: Reduce) -> Losses:
-        return {prefix + name: weight * value for name, value in objective(scene_pass, reduce).items()}
+        found = objective(scene_pass, reduce).items()
+        return {prefix + name: value if weight == 1.0 else weight * value for name, value in found}
 
     return weighted
 

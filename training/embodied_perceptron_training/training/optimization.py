@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron.mapping.devices import NO_WARP, resolve_device
 from embodied_perceptron_training.training.criteria import Losses, same
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
 from embodied_perceptron_training.training.nested import to_device
@@ -49,6 +49,8 @@ class Processes:
         if chosen.type == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError(f"device {device!r}: this installation sees no CUDA device")
+            if NO_WARP:
+                raise ValueError(f"device {device!r}: {NO_WARP}")
             if ":" not in device:
                 chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             if chosen.index >= torch.cuda.device_count():
