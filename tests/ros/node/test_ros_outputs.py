@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import time
 from types import SimpleNamespace
 
@@ -133,6 +134,7 @@ def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
             "voxels_max_points": 1000,
             "grid_full_s": 0.0,
             "config": PerceptronConfig(),
+            "moveit": False,
         },
     )
     outputs = Outputs(publishers, tree, health, lambda: parameters, {"cam": "optical"}.get)
@@ -175,9 +177,42 @@ def outputs_of(robot: Robot, tree, **changes) -> tuple[Outputs, Health]:
         "voxels_max_points": 1000,
         "config": PerceptronConfig(),
         "grid_full_s": 0.0,
+        "moveit": False,
     }
     parameters, health = SimpleNamespace(**values | changes), Health("perception")
     return Outputs(robot, tree, health, lambda: parameters, {"cam": "optical"}.get), health
+
+
+def test_without_its_messages_the_planning_scene_is_one_line_of_the_log(tree, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moveit_msgs.msg", None)
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree, moveit=True)
+    for _ in range(2):
+        outputs.publish(seen_scene())
+    (line,) = [line for line in robot.warnings if "planning_scene" in line]
+    assert "is not published" in line
+    assert "moveit_msgs" in line
+    assert "~/planning_scene" not in robot
+
+
+def test_objects_go_to_the_planning_scene_when_something_changes(tree, monkeypatch):
+    class Scenes:
+        type = object
+
+        def difference(self, objects, stamp_ns, frame_id, T_out_world, everything):
+            asked.append((len(objects), stamp_ns, frame_id, everything))
+            return "scene" if len(asked) == 1 or everything else None
+
+    asked: list = []
+    monkeypatch.setattr("embodied_perceptron_ros.node.outputs.PlanningScenes", Scenes)
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree, moveit=True)
+    perception = seen_scene()
+    for everything in (False, False, True):
+        outputs.publish(perception, everything)
+    place = len(perception.objects), perception.stamp_ns, "odom"
+    assert asked == [(*place, False), (*place, False), (*place, True)]
+    assert robot["~/planning_scene"].sent == ["scene", "scene"]
 
 
 def test_an_output_frame_that_nobody_publishes_is_counted_told_and_logged(tree):
@@ -270,6 +305,7 @@ class Heard:
         self.publishers = Robot()
         values = {"fusion_frame": "odom", "output_frame": output_frame, "voxels_hz": 1.0, "overlay_hz": 1.0}
         values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "voxels_max_points": 1000, "grid_full_s": 0.0}
+        values["moveit"] = False
         values |= {"config": PerceptronConfig()}
         parameters = SimpleNamespace(**values)
         camera_frame = {"cam": "optical"}.get

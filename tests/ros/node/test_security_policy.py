@@ -33,7 +33,7 @@ OPTIONAL = {
         *("/color/image_raw/compressed", "/depth/image_raw/compressed", "/depth/image_raw/compressedDepth"),
         *("/bond", "/parameter_events", "/clock"),
     },
-    "publish": {"/rosout"},
+    "publish": {"/rosout", "/perception/planning_scene"},
     "reply": set(),
 }
 

@@ -43,6 +43,7 @@ from embodied_perceptron_ros.conversion.objects import (
     object_markers,
     objects_to_detections,
 )
+from embodied_perceptron_ros.conversion.planning_scene import PlanningScenes
 from embodied_perceptron_ros.conversion.values import make_image
 from embodied_perceptron_ros.node.health import WARN, Health, RateLimit, ThrottledLog
 from embodied_perceptron_ros.node.parameters import NodeParameters
@@ -175,6 +176,15 @@ class Outputs:
             self._publishers["events"] = node.create_lifecycle_publisher(
                 ObjectEventMessage, "~/events", latched_qos(EVENTS), qos_overriding_options=qos_overrides()
             )
+        self._scenes: PlanningScenes | None = None
+        if parameters().moveit:
+            try:
+                self._scenes = PlanningScenes()
+                self._publishers["planning_scene"] = node.create_lifecycle_publisher(
+                    self._scenes.type, "~/planning_scene", reliable_qos(10), qos_overriding_options=qos_overrides()
+                )
+            except ImportError as error:
+                node.get_logger().warning(f"~/planning_scene is not published: {error} (package moveit_msgs)")
         self._events: tuple[ObjectEvent, ...] = ()  # of the last perception
         self._due = deque[ObjectEvent](maxlen=EVENTS)  # wait for a transform
         self._log = ThrottledLog(node.get_logger(), every_s=10.0)
@@ -244,6 +254,10 @@ class Outputs:
         # boxes first: their latency matters most
         if self._has_listeners("boxes"):
             self._send("boxes", objects_to_detections(perception.objects, *place))
+        if self._scenes is not None and self._has_listeners("planning_scene"):
+            scene = self._scenes.difference(perception.objects, *place, everything)
+            if scene is not None:
+                self._send("planning_scene", scene)
         while self._due:
             self._send("events", event_to_message(self._due.popleft(), *place[1:]))
         source = perception.source

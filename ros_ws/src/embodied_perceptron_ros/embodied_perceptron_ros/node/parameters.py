@@ -153,6 +153,7 @@ class NodeParameters:
     obstacles_range_m: float = _field(
         3.0, "Range of ~/obstacles; clearing points lie at this distance", 0.5, 20.0, live=True
     )
+    moveit: bool = _field(False, "Publish objects on ~/planning_scene for MoveIt; needs the package moveit_msgs")
     viewpoint_frame: str = _field("", "Viewpoint of words like 'left of'; empty = the newest camera", live=True)
     keyframe_path_topic: str = _field("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none")
     keyframe_path_child: str = _field("", "Frame whose poses that path has; empty = the cameras' optical frames")
