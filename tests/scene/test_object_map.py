@@ -301,8 +301,8 @@ def test_saved_objects_go_on_where_they_stopped():
     restored.load_json(objects.to_json())
     assert restored.to_json() == objects.to_json()
     for o in (objects, restored):
-        o.update(found(A, C), world(A, C), 3)
-        o.update(found(A, C), world(A, C), 4)
+        o.update(found(A, C, labels=["chair", "lamp"]), world(A, C), 3)
+        o.update(found(A, C, labels=["chair", "lamp"]), world(A, C), 4)
     assert restored.to_json() == objects.to_json()
     assert ids(restored) == [1, 3]  # B expired, C is new, no id twice
 

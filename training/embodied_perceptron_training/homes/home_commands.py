@@ -19,7 +19,6 @@ from embodied_perceptron.apps.command_line import (
     with_option_groups,
 )
 from embodied_perceptron.apps.reading_options import ReadingOptions
-from embodied_perceptron.recordings.files import write_json
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
@@ -264,6 +263,8 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
 
         columns = compare(folder, split, recording, progress=progress.update)
     if target is not None:
+        from embodied_perceptron.recordings.files import write_json
+
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / "comparison.json", columns)
     table = Table("", *columns)
