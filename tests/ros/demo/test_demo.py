@@ -58,7 +58,9 @@ GOOD: dict[str, Any] = {
         ({"frames_sent": 0, "frames_fused": 0}, "no frame was sent"),
         ({"messages": {"voxels": 3, "boxes": 0}}, "published on boxes"),
         ({"second_drive": {"queries": [{**MOVED, "correct": True}]}}, None),
-        ({"second_drive": {"queries": [{**MOVED, "correct": False}]}}, "what moved? was answered nothing moved"),
+        ({"second_drive": {"queries": [{**MOVED, "correct": False}]}}, None),  # reported
+        ({"second_drive": {"queries": [{**MOVED, "status": None}]}}, "never answered: what moved?"),
+        ({"second_drive": {"frames_fused": 0, "queries": []}}, "no frame of the second drive"),
     ],
 )
 def test_verdict(change: dict[str, Any], words: str | None) -> None:
