@@ -39,7 +39,7 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
 )
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_image, read_json, read_text, write_atomically
+from embodied_perceptron.recordings.files import read_image, read_json, read_object, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -442,10 +442,7 @@ def _object(path: Path, remedy: str = "") -> dict[str, Any]:
     """Read a JSON object. Raises :class:`RecordingError` with the file, and the remedy when it does not exist."""
     if not path.exists():
         raise RecordingError(f"{path} is missing{remedy}")
-    found = read_json(path, _MAX_LIST_BYTES)
-    if not isinstance(found, dict):
-        raise RecordingError(f"{path} must hold an object, got {type(found).__name__}")
-    return found
+    return read_object(path, _MAX_LIST_BYTES)
 
 
 def parse_stamp(text: str) -> int:

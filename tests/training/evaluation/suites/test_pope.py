@@ -173,7 +173,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "s.json: Expecting"),
-        ("[]", "must be a mapping"),
+        ("[]", "must hold an object"),
         ('{"scenes": {"a": 3}}', "scene 'a': 'present' must be a list"),
         ('{"scenes": {"a": ["bed", "bed"]}}', "lists 'bed' twice"),
         ('{"scenes": {"a": ["bed", 7]}}', "7 is no category"),
@@ -193,7 +193,7 @@ def test_scene_lists_that_are_none(tmp_path: Path, content: str, message: str) -
         ({"scene": "a", "category": "bed"}, "answer 1: 'answer' must be a text"),
         ({"scene": "a", "category": "bed", "answer": "maybe"}, "'maybe'"),
         ({"scene": "a", "category": "bed", "answer": "no"}, "contradicts"),
-        ("bed", "must be a mapping"),
+        ("bed", "must hold an object"),
     ],
 )
 def test_answers_that_are_none(tmp_path: Path, entry: object, message: str) -> None:

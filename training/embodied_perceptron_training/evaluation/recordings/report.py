@@ -43,6 +43,7 @@ from embodied_perceptron_training.evaluation.runner.pictures import (
     is_shown,
     save_picture,
 )
+from embodied_perceptron_training.reports import markdown_table
 
 _COLORS: dict[str, Color] = {
     IS_RIGHT: FOUND, DUPLICATE: RIGHT, MISNAMED: WRONG, PHANTOM: MISSED, NOT_JUDGED: (170, 170, 170),
@@ -216,28 +217,23 @@ def _crop(thing: SceneObject, frame: PosedFrame, color: Color) -> Image:
 
 
 def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
-    lines = ["| figure | |", "|---|---:|"]
-    for name, value in score.metrics().items():
-        lines.append(f"| {name} | {'-' if value is None else value} |")
-    lines += [
-        "",
-        "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
-        "|---|---:|---|---|---:|---|---|",
-    ]
+    figures = [(name, "-" if value is None else value) for name, value in score.metrics().items()]
+    judged = []
     for entry in score.verdicts:
         thing = entry.thing
         on = score.things[entry.on].names[0] if entry.on >= 0 else "-"
         verdict = f"{entry.verdict} ({entry.why})" if entry.why else entry.verdict
-        lines.append(
-            f"| {thing.label} {thing.id} | {thing.score:.2f} | {verdict} | {on} | {entry.iou:.2f} | "
-            f"{_numbers(thing.box)} | {_link(drawn.get(_key(entry)))} |"
-        )
-    lines += ["", "| missed | box (x y z, size) | note | picture |", "|---|---|---|---|"]
-    for row in score.missed():
-        missed = score.things[row]
-        names = ", ".join(missed.names)
-        lines.append(f"| {names} | {_numbers(missed.box)} | {missed.note} | {_link(drawn.get(f'missed {row}'))} |")
-    return "\n".join(lines) + "\n"
+        place = _numbers(thing.box), _link(drawn.get(_key(entry)))
+        judged.append((f"{thing.label} {thing.id}", f"{thing.score:.2f}", verdict, on, f"{entry.iou:.2f}", *place))
+    missed = [
+        (", ".join(thing.names), _numbers(thing.box), thing.note, _link(drawn.get(f"missed {row}")))
+        for row, thing in ((row, score.things[row]) for row in score.missed())
+    ]
+    published = ("published", "score", "verdict", "on", "IoU", "box (x y z, size)", "picture")
+    lines = [*markdown_table(("figure", ""), figures), "", *markdown_table(published, judged, "lrllrll"), ""]
+    return (
+        "\n".join([*lines, *markdown_table(("missed", "box (x y z, size)", "note", "picture"), missed, "llll")]) + "\n"
+    )
 
 
 def _numbers(box: NDArray[np.float64]) -> str:
@@ -271,12 +267,13 @@ def draw_recording(
     frames = PosedFrameStream(recording, config.assembler)
     for number, view in enumerate(choose_frames(frames, objects, result.fused, images), start=1):
         save_picture(draw_view(view, objects), out / f"view_{number}.jpg")
-    lines = ["| object | score | size (m) | centre (m) |", "|---|---:|---|---|"]
+    rows = []
     for thing in sorted(objects, key=lambda o: (-o.score, o.id)):
         size = " x ".join(f"{v:.2f}" for v in thing.box[3:6])
         center = ", ".join(f"{v:.2f}" for v in np.round(thing.box[:3], 2) + 0.0)
-        lines.append(f"| {thing.label} {thing.id} | {thing.score:.2f} | {size} | {center} |")
-    write_atomically(out / "objects.md", ("\n".join(lines) + "\n").encode())
+        rows.append((f"{thing.label} {thing.id}", f"{thing.score:.2f}", size, center))
+    table = markdown_table(("object", "score", "size (m)", "centre (m)"), rows, "lrll")
+    write_atomically(out / "objects.md", ("\n".join(table) + "\n").encode())
     return objects
 
 

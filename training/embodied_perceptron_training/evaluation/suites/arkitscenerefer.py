@@ -34,7 +34,7 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_json
+from embodied_perceptron.recordings.files import read_json, read_object, write_json
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.weights.categories import BY_FREQUENCY
@@ -221,7 +221,7 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
     """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
-    answers = checked.mapping(checked.mapping(read_json(path), str(path)).get("answers"), f"{path}: 'answers'")
+    answers = checked.mapping(read_object(path).get("answers"), f"{path}: 'answers'")
     unknown = sorted(set(answers) - {r.id for r in references})
     if unknown:
         raise ValueError(f"{path} answers {unknown[0]!r}, which is no reference")
