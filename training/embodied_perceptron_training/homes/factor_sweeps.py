@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron_training.homes.assets import furniture
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
 from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
@@ -23,7 +22,6 @@ from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRen
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.trajectories import look_at
 
-F64 = NDArray[np.float64]
 Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch", "orbit"]
 FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch", "orbit")
 _ZOOM = (0.6, 3.0)  # multiplier of the focal length

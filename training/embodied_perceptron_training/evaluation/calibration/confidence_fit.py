@@ -27,6 +27,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from embodied_perceptron.geometry.suppression import same_thing_pairs
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
     COUNTED_SCORE,
@@ -67,7 +68,6 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_sc
 from embodied_perceptron_training.processes import Workers
 from embodied_perceptron_training.reports import figure_table, print_skipped
 
-F64 = NDArray[np.float64]
 _Home = TypeVar("_Home")
 _Model = TypeVar("_Model")
 

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
@@ -69,7 +70,7 @@ class TimedPrediction:
     now_ns: int
     found: Detections
     snapshot: VoxelSnapshot
-    camera_m: NDArray[np.float64]
+    camera_m: F64
     region: Region
     step: int = 0  # views so far
 
@@ -271,7 +272,7 @@ def _unnamed_pairs(spec: EvaluationSpec, every: int, name: str) -> list[tuple[fl
     return pairs
 
 
-def _any_name(boxes: NDArray[np.float64]) -> SceneBoxes:
+def _any_name(boxes: F64) -> SceneBoxes:
     return SceneBoxes(boxes, np.zeros(len(boxes), np.int64))
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
-from embodied_perceptron.geometry.transforms import invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import read_objects_json, write_objects_json
 from embodied_perceptron.recordings.files import read_json, write_atomically, write_json
 from embodied_perceptron.recordings.open import open_recording
@@ -109,7 +108,7 @@ def _read(path: Path) -> tuple[SceneObject, ...]:
     return _moved(read_objects_json(path), T_world_map)
 
 
-def _moved(objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]) -> tuple[SceneObject, ...]:
+def _moved(objects: Sequence[SceneObject], T_world_map: F64) -> tuple[SceneObject, ...]:
     if np.array_equal(T_world_map, np.eye(4)) or not objects:
         return tuple(objects)
     boxes = transform_boxes(T_world_map, torch.from_numpy(np.stack([o.box for o in objects]))).numpy()
@@ -163,7 +162,7 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
+def _pixels(box: F64, frame: PosedFrame) -> F64 | None:
     """(8, 2) pixels of the corners; None where one is behind the camera."""
     camera = frame.frame.intrinsics
     points = transform_points(invert_transform(frame.T_world_camera), box_corners(box[None])[0])
@@ -174,7 +173,7 @@ def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] 
     )
 
 
-def _visible(box: NDArray[np.float64], frame: PosedFrame) -> float:
+def _visible(box: F64, frame: PosedFrame) -> float:
     """How well a frame shows a box: mainly the share of it that is in the image, then its size; 0 = not at all."""
     pixels = _pixels(box, frame)
     if pixels is None:
@@ -236,7 +235,7 @@ def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
     )
 
 
-def _numbers(box: NDArray[np.float64]) -> str:
+def _numbers(box: F64) -> str:
     return f"{box[0]:.2f} {box[1]:.2f} {box[2]:.2f}, {box[3]:.2f} x {box[4]:.2f} x {box[5]:.2f}"
 
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import UNNAMED, SceneObject
 from embodied_perceptron_training.evaluation.recordings.labels import LabelledThing, RecordingLabels
 
@@ -38,8 +38,6 @@ LARGE_M = 0.5
 PIECE_SHARE = 0.5
 
 RIGHT, DUPLICATE, MISNAMED, PHANTOM, NOT_JUDGED = "right", "duplicate", "misnamed", "phantom", "not judged"
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

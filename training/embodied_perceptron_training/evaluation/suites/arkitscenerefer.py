@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.geometry.boxes import Bounds, transform_boxes
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
@@ -60,7 +60,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     perceive_scene,
 )
 
-F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
 DISTANCES_M = (0.1, 0.3, 0.5)
 FIGURES = (*(f"IoU@{k}" for k in IOU_THRESHOLDS), *(f"Dist@{d}" for d in DISTANCES_M))

@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import iou_of_arrays
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
@@ -283,8 +284,6 @@ _COLOR = re.compile(r"What color is the (.+)\?")
 _COLORS = ("black", "white", "gray", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "beige")
 _WHICH = re.compile(r"Which kind of thing is (.+): (.+) or nothing\?")
 _IS_IT = re.compile(r"Is the (.+) (\S+)\?")
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

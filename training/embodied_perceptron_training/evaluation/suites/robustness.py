@@ -27,7 +27,7 @@ from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.recordings.files import write_atomically, write_json
@@ -45,7 +45,6 @@ from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
 from embodied_perceptron_training.reports import markdown_table
 
-F64 = NDArray[np.float64]
 Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
 OUR = ""  # name of the perceptron's figures
 DETECTOR, MASKS = "detector", "masks"

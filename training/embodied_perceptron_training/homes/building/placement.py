@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, Piece, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject, Surface, pose_at
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, Family
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
 
-F64 = NDArray[np.float64]
 Check = Literal["all", "contact", "none"]
 Zone = tuple[float, float, float, float, float, float]
 CONTACT_M = 0.002  # smaller overlaps count as contact

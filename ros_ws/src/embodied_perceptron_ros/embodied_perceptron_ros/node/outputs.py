@@ -20,7 +20,7 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform, transform_points
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.results import UNNAMED, ObjectEvent, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
@@ -59,7 +59,7 @@ _FAR_PIXELS = 1e5  # OpenCV clips lines in 32-bit integers with 16 fractional bi
 def draw_objects(
     color: NDArray[np.uint8],
     intrinsics: Intrinsics,
-    T_world_camera: NDArray[np.float64],
+    T_world_camera: F64,
     objects: Iterable[SceneObject],
 ) -> NDArray[np.uint8]:
     """Copy the (H, W, 3) image and draw the edges and labels of visible boxes."""
@@ -91,9 +91,9 @@ class OutputPose:
     """The frame of published results, and ``T_out_world`` from the map's frame to it (None = identity)."""
 
     frame_id: str
-    T_out_world: NDArray[np.float64] | None
+    T_out_world: F64 | None
 
-    def inverse(self) -> NDArray[np.float64] | None:
+    def inverse(self) -> F64 | None:
         """``T_world_out``."""
         return None if self.T_out_world is None else invert_transform(self.T_out_world)
 
@@ -103,7 +103,7 @@ def find_output_pose(
     fusion_frame: str,
     frame_id: str,
     stamp_ns: int,
-    T_fusion_map: NDArray[np.float64] | None = None,
+    T_fusion_map: F64 | None = None,
 ) -> OutputPose | str:
     """Pose for results of ``stamp_ns`` in ``frame_id``, or a message why there is none.
 
@@ -287,7 +287,7 @@ class Outputs:
     def _publish_grid(
         self,
         grid: OccupancyGrid2d,
-        place: tuple[int, str, NDArray[np.float64] | None],
+        place: tuple[int, str, F64 | None],
         full_s: float,
         everything: bool,
     ) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets import bath, decor, electronics, furniture, kitchen, small, soft
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, MeshBuilder, Piece, face_areas_m2
 from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part
@@ -21,7 +21,6 @@ from embodied_perceptron_training.homes.assets.sweet_home_3d.store import ModelS
 from embodied_perceptron_training.homes.assets.varied import clutter, greenery, seats, storage, tables, tableware
 
 Rng = np.random.Generator
-F64 = NDArray[np.float64]
 Family = Callable[[Rng, MeshBuilder], ObjectModel]
 
 # role -> alternatives to its own family

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.common import Rng, model
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
@@ -19,7 +19,6 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 
 UNLABELLED = "object"  # EmbodiedScan's category without a class
 Shape = Callable[[Rng, MeshBuilder, float], ObjectModel]
-F64 = NDArray[np.float64]
 _TILES = ("plain", "plain", "wood", "marble", "weave", "felt", "carpet", "stripes", "brushed", "wallpaper", "leaf",
           "checker")  # fmt: skip
 _PICTURES = ("cover", "label", "text", "map", "calendar", "abstract pattern", "flower", "heart", "fish")
