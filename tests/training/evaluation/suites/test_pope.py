@@ -193,7 +193,7 @@ def test_scene_lists_that_are_none(tmp_path: Path, content: str, message: str) -
         ({"scene": "a", "category": "bed"}, "answer 1: 'answer' must be a text"),
         ({"scene": "a", "category": "bed", "answer": "maybe"}, "'maybe'"),
         ({"scene": "a", "category": "bed", "answer": "no"}, "contradicts"),
-        ("bed", "must hold an object"),
+        ("bed", "must be a mapping"),
     ],
 )
 def test_answers_that_are_none(tmp_path: Path, entry: object, message: str) -> None:
