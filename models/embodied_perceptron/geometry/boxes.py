@@ -79,7 +79,7 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     """
     cos_beta = torch.hypot(R[..., 0, 1], R[..., 1, 1])
     locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # rounding error
-    safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
+    safe = locked.to(R.dtype)  # keeps the gradients of the branch not taken finite
     alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
     # after undoing alpha the first row is (cos gamma, 0, sin gamma): gamma compensates the rounding of alpha near
     # beta = +-pi/2

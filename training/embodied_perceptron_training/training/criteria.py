@@ -743,12 +743,12 @@ _parts = full_precision(faces_to_parts)
 
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
     """Prediction of batched levels, finest first; ``voxel_size_m``: of an input site."""
-    geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
+    geometry = torch.cat([level.geometry for level in levels])
     presence = [p for level in levels if (p := level.presence_logits) is not None]
     return DetectionPrediction(
         points=[level.points_m for level in levels],
-        centerness=torch.cat([level.center_logits for level in levels])[:, 0],
-        boxes=BoxParts(*_parts(geometry[:, :3], geometry[:, 3:9], geometry[:, 9:])),
+        centerness=geometry[:, 0],
+        boxes=BoxParts(*_parts(geometry[:, 1:4], geometry[:, 4:10], geometry[:, 10:])),
         class_logits=torch.cat([level.class_logits for level in levels]),
         reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
         object_logits=[None if level.object_logits is None else level.object_logits[:, 0] for level in levels],
