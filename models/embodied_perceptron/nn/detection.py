@@ -262,13 +262,20 @@ class DetectionHead(nn.Module):
         keys = torch.cat([sites.keys for sites, _ in found])
         points_m = anchors_m = (site_coordinates(keys) + by_row(inside)) * self.voxel_size_m
         if self.anchor_shift:
-            shifts = zip(found, points_m.split(sizes), regression[:, self._rotation.stop :].split(sizes), strict=True)
+            shifts = zip(
+                found,
+                torch.split(points_m, sizes),
+                torch.split(regression[:, self._rotation.stop :], sizes),
+                strict=True,
+            )
             anchors_m = torch.cat([torch.add(p, x, alpha=s.stride * self.voxel_size_m) for (s, _), p, x in shifts])
         centers = torch.cat([outputs["center"] for _, outputs in found])
         geometry = torch.cat([centers, anchors_m, distances, regression[:, self._rotation]], 1)
         return [
             DetectionLevel(sites, points, numbers, o["classes"], o.get("object"), o.get("presence"))
-            for (sites, o), points, numbers in zip(found, points_m.split(sizes), geometry.split(sizes), strict=True)
+            for (sites, o), points, numbers in zip(
+                found, torch.split(points_m, sizes), torch.split(geometry, sizes), strict=True
+            )
         ]
 
 
