@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.compute_path import runs_compiled
-from embodied_perceptron.geometry.transforms import check_transform, constant
+from embodied_perceptron.geometry.transforms import F64, check_transform, constant
 
 Tensor = torch.Tensor
-F64 = NDArray[np.float64]
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
 _SIGNS = tuple(sign for corner in itertools.product((-1.0, 1.0), repeat=3) for sign in corner)
@@ -419,7 +418,7 @@ def _begin_within(
 _SORTED_UP_TO = 4096  # sorting short rows is faster than partitioning
 
 
-def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trimmed_bounds(values: F64, trim_percent: float) -> tuple[F64, F64]:
     """(K, A) values -> (A,), (A,) ``trim_percent`` and ``100 - trim_percent`` percentiles of each column.
 
     Equals numpy's linear percentiles, faster for a few hundred points. Raises ``ValueError`` for no values, or a
@@ -439,12 +438,12 @@ def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[ND
         rows = np.sort(rows, axis=1)
     else:
         rows = np.partition(rows, sorted({below, above, last - above, last - below}), axis=1)
-    low: NDArray[np.float64] = rows[:, below] + share * (rows[:, above] - rows[:, below])
-    high: NDArray[np.float64] = rows[:, last - below] + share * (rows[:, last - above] - rows[:, last - below])
+    low: F64 = rows[:, below] + share * (rows[:, above] - rows[:, below])
+    high: F64 = rows[:, last - below] + share * (rows[:, last - above] - rows[:, last - below])
     return low, high
 
 
-def median(values: NDArray[np.float64]) -> float:
+def median(values: F64) -> float:
     """Return the median of (K,) numbers, bit-equal to numpy's and faster for a few hundred. Raises ``ValueError`` for
     none."""
     if values.ndim != 1 or len(values) == 0:
