@@ -9,6 +9,7 @@ the first offender in overlap and NMS.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -24,7 +25,8 @@ from embodied_perceptron.geometry.transforms import F64, check_transform, consta
 Tensor = torch.Tensor
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
-CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+_SIGNS = tuple(sign for corner in itertools.product((-1.0, 1.0), repeat=3) for sign in corner)
+CORNER_SIGNS = torch.tensor(_SIGNS).view(8, 3)
 BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners of each edge
 _LEAST_M3 = 1e-9  # least volume of bounds
 _PAIRS_AT_A_TIME = 1 << 14  # pairs per batch of tensor operations: 300 MB of polygons
@@ -78,7 +80,7 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     """
     cos_beta = torch.hypot(R[..., 0, 1], R[..., 1, 1])
     locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # rounding error
-    safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
+    safe = locked.to(R.dtype)  # keeps the gradients of the branch not taken finite
     alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
     # after undoing alpha the first row is (cos gamma, 0, sin gamma): gamma compensates the rounding of alpha near
     # beta = +-pi/2
@@ -129,9 +131,14 @@ def make_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
 # points and boxes
 
 
+def corner_signs(like: Tensor) -> Tensor:
+    """(8, 3) signs of the corners, with the device and precision of a tensor."""
+    return constant(_SIGNS, like.device, like.dtype).view(8, 3)
+
+
 def corners(boxes: Tensor) -> Tensor:
     """(N, 9) -> (N, 8, 3) corners in metres, x slowest, z fastest: (-,-,-), (-,-,+), (-,+,-), ... (+,+,+)."""
-    local = 0.5 * CORNER_SIGNS.to(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
+    local = 0.5 * corner_signs(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
     return torch.einsum("nij,nkj->nki", rotations(boxes), local) + boxes[:, None, :3]
 
 
