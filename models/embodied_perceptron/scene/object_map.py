@@ -442,25 +442,22 @@ class Track:
         self.names = _added(self.names, posterior, memory)
 
     def absorb(self, other: Track) -> None:
-        """Merge the history of a duplicate."""
-        if self.missed and not other.missed:
-            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
-            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
-            self.begun_ns = other.begun_ns
-        self.log_odds = max(self.log_odds, other.log_odds)
-        self.score = max(self.score, other.score)
+        """Take over what another track of the same object knows; box and state stay."""
+        if other.history and (not self.history or other.history[0].stamp_ns < self.history[0].stamp_ns):
+            self.history = other.history
+        self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
         self.found += other.found
-        self.found_ns = max(self.found_ns, other.found_ns)
-        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
-        self.present_ns = max(self.present_ns, other.present_ns)
+        for name in ("log_odds", "score", "found_ns", "last_seen_ns", "present_ns"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
         self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.appearance.absorb(other.appearance)
         self.published = None
 
-    def known_as(self, other: Track) -> None:
-        """Remember the ids of another track of the same object."""
-        self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
+    def stand_as(self, other: Track) -> None:
+        """Take the place of another track of the same object, which was found."""
+        for name in ("box", "missed", "whole", "weight", "support", "surroundings", "unfound_s", "begun_ns"):
+            setattr(self, name, getattr(other, name))
 
     def as_identified(self) -> Identified:
         return Identified(self.appearance, self.box, self.names or self.votes)
@@ -599,6 +596,7 @@ _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _KNOWN = 5  # detections of an object that can leave or be recognised: fewer may be a mistake
+_THIN_M = 0.15
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
@@ -606,7 +604,7 @@ _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
 )  # the middle of a box, in its size
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
-_MAX_LIKE = 16  # earlier objects with which a new one is compared, the most similar in extent
+_MAX_LIKE = 8  # earlier objects with which a new one is compared, the most similar in extent
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
@@ -1065,26 +1063,21 @@ class ObjectMap:
             self._next_id += 1
             self._tracks[left.id] = left
             self._grid.put(left.id, left.box)
-        old.known_as(new)
         for track in self._tracks.values():
             if new.id in track.maybe or old.id in track.maybe:
-                track.maybe.pop(new.id, None)
-                track.maybe.pop(old.id, None)
+                track.maybe = {i: p for i, p in track.maybe.items() if i not in (new.id, old.id)}
                 track.published = None
-        stamp_ns = new.history[0].stamp_ns
-        new.id, new.merged, new.maybe, new.published = old.id, old.merged, {}, None
-        new.history = old.history[:-1] if unannounced else old.history
-        new.user_name, new.user_label = new.user_name or old.user_name, new.user_label or old.user_label
-        new.votes, new.names = _added(old.votes, new.votes, 1.0), _added(old.names, new.names, 1.0)
-        new.appearance.absorb(old.appearance)
-        self._lost.discard(old.id)
+        stamp_ns, new.id, old.id, new.maybe = new.history[0].stamp_ns, old.id, new.id, {}
+        new.absorb(old)
+        new.history = old.history[: -1 if unannounced else None]
+        self._lost.discard(new.id)
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
         self._grid.put(new.id, new.box)
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
-        kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
+        kind = EventKind.RETURNED if stays or new.id in self._away else EventKind.MOVED
         reason = f"{'its old place is empty' if seen_gone else 'it was put there'}, and it looks the same"
         reason += f"; known as object {formerly} until then"
         new.note(stamp_ns, kind, round(probability, 3), "", reason)
@@ -1201,8 +1194,9 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update."""
-        if self.seen_through is None:
+        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin one,
+        as its pose is not exact."""
+        if self.seen_through is None or track.box[3:5].min() < _THIN_M:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
@@ -1238,10 +1232,9 @@ class ObjectMap:
             two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.association.stacked_iou
             if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
+                if a.missed and not b.missed:
+                    a.stand_as(b)
                 a.absorb(b)
-                if b.history and (not a.history or b.history[0].stamp_ns < a.history[0].stamp_ns):
-                    a.history = b.history
-                a.known_as(b)
         for i in gone:
             self._remove(self._tracks[i])
 
