@@ -1194,8 +1194,8 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin one,
-        as its pose is not exact."""
+        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin
+        one, as its pose is not exact."""
         if self.seen_through is None or track.box[3:5].min() < _THIN_M:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
