@@ -81,28 +81,29 @@ def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = (),
     }
 
 
+def _limited(kind: str, description: str, **limits: Any) -> Schema:
+    described = {"description": description} if description else {}
+    return {"type": kind, **described, **{k: v for k, v in limits.items() if v is not None}}
+
+
 def _text(description: str, most: int | None = None) -> Schema:
-    return {"type": "string", "description": description, **({} if most is None else {"maxLength": most})}
+    return _limited("string", description, maxLength=most)
 
 
 def _number(description: str, low: float | None = None, high: float | None = None) -> Schema:
-    limits = {"minimum": low, "maximum": high}
-    return {"type": "number", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("number", description, minimum=low, maximum=high)
 
 
 def _integer(description: str, low: int, high: int | None = None, default: int | None = None) -> Schema:
-    limits = {"minimum": low, "maximum": high, "default": default}
-    return {"type": "integer", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("integer", description, minimum=low, maximum=high, default=default)
 
 
 def _flag(description: str) -> Schema:
-    return {"type": "boolean", "description": description}
+    return _limited("boolean", description)
 
 
 def _list(items: Schema, description: str = "", count: int | None = None, most: int | None = None) -> Schema:
-    limits = {"minItems": count, "maxItems": most if count is None else count}
-    described = {"description": description} if description else {}
-    return {"type": "array", "items": items, **described, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("array", description, items=items, minItems=count, maxItems=most if count is None else count)
 
 
 def _vector(description: str, count: int = 3) -> Schema:

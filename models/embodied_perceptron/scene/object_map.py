@@ -229,36 +229,6 @@ def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Search of objects by place
-
-
-class GroundIndex:
-    """Ids of objects by the rectangles of the ground that their bounds cover."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, int] = {}
-        self._ids, self._bounds = np.zeros(64, np.int64), np.zeros((64, 4))
-
-    def put(self, track: int, box: NDArray[np.float64]) -> None:
-        """Insert or move an object with a (9,) box."""
-        row, bounds = self._rows.setdefault(track, len(self._rows)), Bounds.of(box[None])
-        if row == len(self._ids):
-            self._ids, self._bounds = np.tile(self._ids, 2), np.tile(self._bounds, (2, 1))
-        self._ids[row], self._bounds[row] = track, [*bounds.low[0, :2], *bounds.high[0, :2]]
-
-    def remove(self, track: int) -> None:
-        """Remove an object, if it is there; the last row takes its place."""
-        row = self._rows.pop(track, None)
-        if row is not None and row != len(self._rows):
-            last = len(self._rows)
-            self._ids[row], self._bounds[row] = self._ids[last], self._bounds[last]
-            self._rows[int(self._ids[row])] = row
-
-    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
-        """Ids of objects that touch a rectangle of the ground; its (2,) corners may be infinite."""
-        bounds = self._bounds[: len(self._rows)]
-        touch = (bounds[:, :2] <= high_m).all(axis=1) & (bounds[:, 2:] >= low_m).all(axis=1)
-        return set(self._ids[: len(bounds)][touch].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -652,7 +622,6 @@ class ObjectMap:
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
@@ -746,7 +715,6 @@ class ObjectMap:
         for track in near:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
-                self._grid.put(track.id, track.box)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
         waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
         due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
@@ -817,14 +785,11 @@ class ObjectMap:
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
                 track.box, track.published = canonical_boxes(moved)[0], None
-                if track.state != ObjectState.GONE:
-                    self._grid.put(track.id, track.box)
         self.corrections.move(motion_at)
 
     def clear(self) -> None:
         """Remove all objects and restart ids at 1, for a new map."""
         self._tracks = {}
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
@@ -834,11 +799,15 @@ class ObjectMap:
 
     def _near(self, look: _Look) -> list[Track]:
         """Objects near the region or the detections, by id."""
-        ids, bounds = self._grid.near(*look.ground()), Bounds.of(look.found.boxes)
+        if not self._tracks:
+            return []
+        areas, found = [look.ground()], Bounds.of(look.found.boxes)
         if len(look.found):
-            low, high = bounds.low[:, :2].min(axis=0), bounds.high[:, :2].max(axis=0)
-            ids |= self._grid.near(low - _SURROUNDINGS_M, high + _SURROUNDINGS_M)
-        return [self._tracks[i] for i in sorted(ids)]
+            low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
+            areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
+        every = Bounds.of(np.stack([t.box for t in self._tracks.values()]))
+        touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
+        return [t for t, is_near in zip(self._tracks.values(), np.any(touches, axis=0), strict=True) if is_near]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
         """Optimal one-to-one assignment: row of the detections -> track."""
@@ -910,7 +879,6 @@ class ObjectMap:
     def _remove(self, track: Track, silently: bool = True) -> None:
         """Remove an object; ``silently``: with its events that were not told yet."""
         del self._tracks[track.id]
-        self._grid.remove(track.id)
         self._fresh.pop(track.id, None)
         if silently:
             self._waiting = [entry for entry in self._waiting if entry[1].id != track.id]
@@ -1062,7 +1030,6 @@ class ObjectMap:
             left.user_name, left.user_label, left.replaced_ns = "", "", self._updated_ns
             self._next_id += 1
             self._tracks[left.id] = left
-            self._grid.put(left.id, left.box)
         for track in self._tracks.values():
             if new.id in track.maybe or old.id in track.maybe:
                 track.maybe = {i: p for i, p in track.maybe.items() if i not in (new.id, old.id)}
@@ -1073,7 +1040,6 @@ class ObjectMap:
         self._lost.discard(new.id)
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
-        self._grid.put(new.id, new.box)
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
@@ -1283,7 +1249,6 @@ class ObjectMap:
         for track in self._tracks.values():
             if track.state == ObjectState.CONFIRMED and not track.history:  # a map of an older version
                 track.note(track.found_ns, EventKind.FOUND, words=track.label)
-            self._grid.put(track.id, track.box)
         self._loaded, self._away = set(self._tracks), set(self._gone)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections
