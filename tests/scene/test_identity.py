@@ -125,7 +125,7 @@ def put_down_unseen():
 
 
 @pytest.mark.parametrize("is_seen_empty", [False, True])
-@pytest.mark.parametrize(("detections", "is_known"), [(4, False), (5, True)])
+@pytest.mark.parametrize(("detections", "is_known"), [(3, False), (4, True)])
 def test_an_object_that_was_found_rarely_may_be_a_mistake(detections, is_known, is_seen_empty):
     """It did not move, neither from where nobody looks nor from a place that is seen empty, and it does not leave."""
     objects, elsewhere = ObjectMap(), (3.0, *A[1:])

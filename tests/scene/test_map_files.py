@@ -210,17 +210,6 @@ def test_a_load_reads_one_file_once(sound: Path, tmp_path: Path, monkeypatch: py
     assert opened == [sound]
 
 
-def test_an_object_larger_than_any_takes_little_memory(sound: Path) -> None:
-    data = json.loads(read_map(sound).extra["objects"])
-    data["objects"][1]["box"] = [0.0, 0.0, 0.0, 1000.0, 1000.0, 1.0, 0.0, 0.0, 0.0]
-    objects = ObjectMap()
-    objects.load_json(json.dumps(data))
-    assert len(objects._grid._ids) < 1000
-    number = data["objects"][1]["id"]
-    assert number in objects._grid.near(np.array([400.0, 400.0]), np.array([401.0, 401.0]))
-    assert number not in objects._grid.near(np.array([600.0, 400.0]), np.array([601.0, 401.0]))
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # several who write
 
