@@ -413,7 +413,7 @@ def main() -> int:
     warm_up()
     count, compared = options.frames, options.last
     at = {*range(10, count, 10), *(end - i for end in (count, 2 * count) for i in range(compared))}
-    with patch.object(predictor_module, "parallel", lambda function, _: function):  # two at once would slow each other
+    with patch.object(predictor_module, "parallel", lambda function: function):  # two at once would slow each other
         prefixes(inference, 3, (3,))  # compiles the remaining kernels
         rows = prefixes(inference, count, at, count)
 

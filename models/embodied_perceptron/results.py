@@ -326,6 +326,7 @@ class SceneObject:
         maybe_same_as: (id, probability) of earlier objects that this may be, best first.
         history: what happened to it, oldest first; empty for an object that was never confirmed. Not part of boxes'
             messages.
+        merged_from: other ids under which it was known until it was recognised. Not part of boxes' messages.
     """
 
     id: int
@@ -340,6 +341,7 @@ class SceneObject:
     condition: str = ""
     maybe_same_as: tuple[tuple[int, float], ...] = ()
     history: tuple[HistoryEntry, ...] = ()
+    merged_from: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -353,6 +355,7 @@ class SceneObject:
             **({"condition": self.condition} if self.condition else {}),
             **({"names": [{"label": n, "score": round(float(p), 6)} for n, p in self.names]} if self.names else {}),
             **({"maybe_same_as": [[i, round(p, 3)] for i, p in self.maybe_same_as]} if self.maybe_same_as else {}),
+            **({"merged_from": list(self.merged_from)} if self.merged_from else {}),
         }
 
 

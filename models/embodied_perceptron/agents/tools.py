@@ -508,6 +508,7 @@ def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         "object": _as_values(thing),
         "entries": _entries_of(thing),
         "maybe_same_as": maybe,
+        "merged_from": list(thing.merged_from),
     }
     return ToolAnswer(values)
 
@@ -526,6 +527,7 @@ HISTORY = AgentTool(
                 _schema_of({"id": _ID, "probability": _number("That it is this object.", 0, 1)}),
                 "Earlier objects that this may be.",
             ),
+            "merged_from": _list(_ID, "Other ids that it had until it was recognised: they mean this object."),
         }
     ),
     _history,
@@ -713,7 +715,7 @@ def _short(value: object) -> str:
 
 
 def _object(objects: tuple[SceneObject, ...], number: int) -> SceneObject:
-    found = next((o for o in objects if o.id == number), None)
+    found = next((o for o in objects if number in (o.id, *o.merged_from)), None)
     if found is None:
         raise ToolInputError(f"there is no object {_short(number)}: list_objects gives those that there are")
     return found
