@@ -56,7 +56,8 @@ _SHARE_KINDS, _SHARE_WHOLE = 0.55, 0.6  # of all sentences, and of the rest
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _BY_WORDS = (  # words chosen, tag of the form, tag of these words
-    (r"lower|bottom", "high", "low"), (r"larger|bigger", "high", "large"), (r"taller|tallest", "(?:high|large)", "tall"),
+    (r"lower|bottom", "high", "low"), (r"larger|bigger", "high", "large"),
+    (r"taller|tallest", "(?:high|large)", "tall"),
     (r"smaller|smallest", "(?:high|large)", "small"), (r"shortest", "large", "short"), (r"longest", "large", "long"),
     (r"lowest", "large", "low"), (r"highest", "large", "high"),
     (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"), (r"[^\]=]*\bright[^\]=]*", "own-left", "own-right"),
