@@ -40,6 +40,7 @@ from embodied_perceptron.detection2d.fusion import (
     find_hypotheses,
     fuse,
     plausibilities,
+    visible_objects,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
@@ -340,8 +341,13 @@ class DetectionLift:
         began = time.perf_counter()
         around = self.fusion_context(scene.voxels, scene.floor_z_m)
         self.hypotheses, self.can_name = find_hypotheses(network, self.lifted_objects, around), can_name
+        recalls = {
+            source: self.detector_model.confusions(source).recall.in_map(visible_objects(self.hypotheses, source))
+            for source in around.vocabularies
+        }
+        self.model = replace(self.detector_model, recalls=recalls)
         fused = fuse(
-            network, self.lifted_objects, self.hypotheses, self.detector_model, self.settings.min_probability, can_name
+            network, self.lifted_objects, self.hypotheses, self.model, self.settings.min_probability, can_name
         )
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3

@@ -44,12 +44,13 @@ from embodied_perceptron.results import UNNAMED
 NOTHING = ""
 FEATURES = ("thing", "views", "score", "confusion", "silence", "plausible", "unsaid", "alone")
 ANY_DETECTOR = "any"
-_MAX_MISSED = 6
 _NAMELESS = 0.02  # least share of an object's probability for names that the network did not report
 _LEAST = 1e-3
 _MOST_SCORE = 0.99
 # weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
 _ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
+_ALIKE = 4.0  # pseudo-count of the recall of an object's own views around that of the detector
+_ROUNDS = 4  # of expectation maximisation
 _PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
 
 F64 = NDArray[np.float64]
@@ -72,12 +73,14 @@ class Evidence:
         reported: name -> (number of views that report it, best score); :data:`UNNAMED` is a report without a name.
         missed: number of views that show the location fully and report nothing, by size in the image.
         vocabulary: names that the detector can report.
+        shown: number of views that show the location fully and report something.
     """
 
     source: str
     reported: Mapping[str, tuple[int, float]]
     missed: MissedViews = NO_MISSES
     vocabulary: frozenset[str] = frozenset()
+    shown: MissedViews = NO_MISSES
 
     def is_informative(self, prior: Mapping[str, float] | None) -> bool:
         """Return True when it changes the prior: a miss does so only for names in the detector's vocabulary."""
@@ -106,31 +109,6 @@ class DetectorConfusions:
         if key not in self._confusions:
             self._confusions[key] = self._log_confusion(reported, true)
         return self._confusions[key]
-
-    def log_missed(self, name: str, missed: MissedViews) -> float:
-        """Return the log-likelihood, at most 0, of views that miss a fully visible object of that name.
-
-        More than :data:`_MAX_MISSED` views count as that many.
-        """
-        if not any(missed):
-            return 0.0
-        if name not in self._log_misses:
-            least = 1.0 - self.false_rate
-            self._log_misses[name] = [min(0.0, math.log(max(1.0 - r, _LEAST) / least)) for r in self._recalls(name)]
-        views = sum(missed)
-        counted = sum(n * log for n, log in zip(missed, self._log_misses[name], strict=True))
-        return counted * min(views, _MAX_MISSED) / views
-
-    def _recalls(self, name: str) -> list[float]:
-        """Return the recall by size: the mean over names for the size, scaled by the name's recall."""
-        of_name = self.views.get(name, ((0, 0),) * len(NO_MISSES))
-        seen, detected = (sum(view[k] for view in of_name) for k in (0, 1))
-        usual, usual_of_size = self._usual_recall
-        better = _share(detected, seen, usual) / usual
-        return [
-            _share(right, views, min(better * of_size, 1.0))
-            for (views, right), of_size in zip(of_name, usual_of_size, strict=True)
-        ]
 
     def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
         """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
@@ -179,22 +157,109 @@ class DetectorConfusions:
         return {}
 
     @cached_property
-    def _log_misses(self) -> dict[str, list[float]]:
-        """Cache of :meth:`log_missed`: by size."""
-        return {}
-
-    @cached_property
-    def _usual_recall(self) -> tuple[float, list[float]]:
-        """Return the recall over all names: of any size, and by size."""
-        by_size = [[sum(view[n][k] for view in self.views.values()) for k in (0, 1)] for n in range(len(NO_MISSES))]
-        seen, detected = (sum(size[k] for size in by_size) for k in (0, 1))
-        usual = (detected + 1.0) / (seen + 5.0)
-        return usual, [_share(right, views, usual) for views, right in by_size]
+    def recall(self) -> Recall:
+        """Return the measured recall."""
+        counts = {name: np.array(sizes, dtype=np.float64) for name, sizes in self.views.items()}
+        return Recall(np.full(len(NO_MISSES), 0.5), {}).updated(counts)
 
     @cached_property
     def _usual_own(self) -> float:
         right = sum(counts.get(name, 0) for name, counts in self.reported.items())
         return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.reported) + 3.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """Recall of a detector for fully visible objects.
+
+    Attributes:
+        of_size: (3,) of each size in the image, over all names.
+        of_name: name -> its recall as a multiple of that; 1 for others.
+    """
+
+    of_size: F64
+    of_name: Mapping[str, float]
+
+    def updated(self, counts: Mapping[str, F64]) -> Recall:
+        """Return the recall after more observations.
+
+        Args:
+            counts: name -> (3, 2) number of views, by size, that show objects of the name fully, and of those among
+                them that report it.
+        """
+        seen, reported = np.sum(list(counts.values()), axis=0).T if counts else np.zeros((2, len(self.of_size)))
+        of_size = (reported + _PRIOR_COUNT * self.of_size) / (seen + _PRIOR_COUNT)
+        of_name = dict(self.of_name)
+        for name, own in counts.items():
+            expected, usual = float(own[:, 0] @ of_size), self.of_name.get(name, 1.0)
+            of_name[name] = (float(own[:, 1].sum()) + _PRIOR_COUNT * usual) / (expected + _PRIOR_COUNT)
+        return Recall(of_size, of_name)
+
+    def in_map(self, objects: Sequence[VisibleObject]) -> Recall:
+        """Return the recall after the objects of a map: the maximum likelihood over their existence.
+
+        An object that no view reports counts as far as it exists, given the recall (expectation maximisation).
+        """
+        result = self
+        for _ in range(_ROUNDS if objects else 0):
+            counts: dict[str, F64] = {}
+            for o in objects:
+                odds = o.exists / max(1.0 - o.exists, _LEAST) * math.exp(result.log_seldom(o.name, o.missed, o.shown))
+                weight = 1.0 if any(o.shown) else odds / (1.0 + odds)
+                own = counts.setdefault(o.name, np.zeros((len(NO_MISSES), 2)))
+                own += weight * np.stack([np.add(o.missed, o.shown), o.shown], axis=1)
+            result = self.updated(counts)
+        return result
+
+    def log_seldom(self, name: str, missed: MissedViews, shown: MissedViews) -> float:
+        """Return the log-probability, at most 0, that no more of the views that show an object fully report it.
+
+        Args:
+            name: of the object.
+            missed, shown: number of views that do not report it, and that do, by size in the image.
+
+        Views of one object are not independent: its own recall has a Beta distribution around that of the detector.
+        """
+        if not any(missed):
+            return 0.0
+        key = name, missed, shown
+        if key not in self._log_seldom:
+            of_size = np.minimum(self.of_size * self.of_name.get(name, 1.0), _MOST_SCORE)
+            mean = float(of_size @ np.add(missed, shown)) / sum((*missed, *shown))
+            self._log_seldom[key] = _log_at_most(sum(shown), sum((*missed, *shown)), mean)
+        return self._log_seldom[key]
+
+    @cached_property
+    def _log_seldom(self) -> dict[tuple[str, MissedViews, MissedViews], float]:
+        """Cache of :meth:`log_seldom`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class VisibleObject:
+    """An object of a map for the recall of a detector.
+
+    Attributes:
+        name: which the detector knows.
+        exists: probability without this detector.
+        missed, shown: number of views that show it fully and do not report it, and that do, by size in the image.
+    """
+
+    name: str
+    exists: float
+    missed: MissedViews
+    shown: MissedViews
+
+
+def _log_at_most(k: int, n: int, mean: float) -> float:
+    """Return the log-probability of at most ``k`` of ``n`` draws of a rate that has a Beta distribution."""
+    a, b = _ALIKE * mean, _ALIKE * (1.0 - mean)
+    p = math.exp(sum(math.log((b + i) / (_ALIKE + i)) for i in range(n)))
+    total = p
+    for j in range(k):
+        p *= (n - j) / (j + 1) * (a + j) / (n - j - 1 + b)
+        total += p
+    return math.log(min(max(total, _LEAST**2), 1.0))
 
 
 def _share(count: int, total: int, usual: float) -> float:
@@ -218,6 +283,7 @@ class DetectorModel:
     weights: Mapping[str, float]
     detectors: Mapping[str, DetectorConfusions]
     repeated: float | None = None
+    recalls: Mapping[str, Recall] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if set(self.weights) != set(FEATURES) or not all(math.isfinite(w) for w in self.weights.values()):
@@ -228,6 +294,10 @@ class DetectorModel:
     def confusions(self, source: str) -> DetectorConfusions:
         """Return the confusions of a detector; those of any detector where it was not measured."""
         return self.detectors.get(source, self.detectors[ANY_DETECTOR])
+
+    def recall(self, source: str) -> Recall:
+        """Return the recall of a detector in the map, or the measured one."""
+        return self.recalls.get(source, self.confusions(source).recall)
 
     def on_photographs(self) -> DetectorModel:
         """Return the model for photographs, on which the detectors' scores are calibrated."""
@@ -324,10 +394,10 @@ def features(
         table[row, column["unsaid"]] = float(is_new and prior is not None)
         table[row, column["alone"]] = float(prior is None)
     for one in evidence:
-        confusions = model.confusions(one.source)
+        recall = model.recall(one.source)
         for row, state in enumerate(states[1:], 1):
             if state in one.vocabulary:
-                table[row, column["silence"]] += confusions.log_missed(state, one.missed)
+                table[row, column["silence"]] += recall.log_seldom(state, one.missed, one.shown)
         if not one.reported:
             continue
         views, best = (
