@@ -47,6 +47,7 @@ ANY_DETECTOR = "any"
 _NAMELESS = 0.02  # least share of an object's probability for names that the network did not report
 _LEAST = 1e-3
 _MOST_SCORE = 0.99
+_LIFTED_RIGHT = 0.9  # probability that the surface of a sure detection is the object's, not one in front or behind
 # weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
 _ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
 _ALIKE = 4.0  # pseudo-count of the recall of an object's own views around that of the detector
@@ -402,7 +403,7 @@ def features(
             continue
         views, best = (
             sum(v for v, _ in one.reported.values()),
-            _within(max(score for _, score in one.reported.values())),
+            min(_within(max(score for _, score in one.reported.values())), _LIFTED_RIGHT),
         )
         for row, state in enumerate(states[1:], 1):
             table[row, column["thing"]] += 1.0
