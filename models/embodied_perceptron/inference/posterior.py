@@ -49,7 +49,7 @@ _LEAST = 1e-3
 _MOST_SCORE = 0.99
 _LIFTED_RIGHT = 0.9  # probability that the surface of a sure detection is the object's, not one in front or behind
 # weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
-_ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
+_ON_PHOTOGRAPHS = {"confusion": 1.0}
 _ALIKE = 4.0  # pseudo-count of the recall of an object's own views around that of the detector
 _ROUNDS = 4  # of expectation maximisation
 _PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
@@ -157,6 +157,11 @@ class DetectorConfusions:
         """Cache of :meth:`log_doubt`."""
         return {}
 
+    def share_of(self, vocabulary: frozenset[str]) -> float:
+        """Return the share of all objects that have a name of the vocabulary."""
+        total = sum(self.things.values())
+        return sum(n for name, n in self.things.items() if name in vocabulary) / max(total, 1)
+
     @cached_property
     def recall(self) -> Recall:
         """Return the measured recall."""
@@ -212,26 +217,27 @@ class Recall:
             result = self.updated(counts)
         return result
 
-    def log_seldom(self, name: str, missed: MissedViews, shown: MissedViews) -> float:
+    def log_seldom(self, name: str, missed: MissedViews, shown: MissedViews, known: float = 1.0) -> float:
         """Return the log-probability, at most 0, that no more of the views that show an object fully report it.
 
         Args:
             name: of the object.
             missed, shown: number of views that do not report it, and that do, by size in the image.
+            known: probability that the detector knows its name.
 
         Views of one object are not independent: its own recall has a Beta distribution around that of the detector.
         """
-        if not any(missed):
+        if not any(missed) or known == 0.0:
             return 0.0
-        key = name, missed, shown
+        key = name, missed, shown, known
         if key not in self._log_seldom:
             of_size = np.minimum(self.of_size * self.of_name.get(name, 1.0), _MOST_SCORE)
             mean = float(of_size @ np.add(missed, shown)) / sum((*missed, *shown))
-            self._log_seldom[key] = _log_at_most(sum(shown), sum((*missed, *shown)), mean)
+            self._log_seldom[key] = _log_at_most(sum(shown), sum((*missed, *shown)), mean, known)
         return self._log_seldom[key]
 
     @cached_property
-    def _log_seldom(self) -> dict[tuple[str, MissedViews, MissedViews], float]:
+    def _log_seldom(self) -> dict[tuple[str, MissedViews, MissedViews, float], float]:
         """Cache of :meth:`log_seldom`."""
         return {}
 
@@ -252,15 +258,16 @@ class VisibleObject:
     shown: MissedViews
 
 
-def _log_at_most(k: int, n: int, mean: float) -> float:
-    """Return the log-probability of at most ``k`` of ``n`` draws of a rate that has a Beta distribution."""
+def _log_at_most(k: int, n: int, mean: float, known: float) -> float:
+    """Return the log-probability of at most ``k`` of ``n`` draws of a rate that has a Beta distribution around ``mean``,
+    with probability ``known``, and is 0 otherwise."""
     a, b = _ALIKE * mean, _ALIKE * (1.0 - mean)
     p = math.exp(sum(math.log((b + i) / (_ALIKE + i)) for i in range(n)))
     total = p
     for j in range(k):
         p *= (n - j) / (j + 1) * (a + j) / (n - j - 1 + b)
         total += p
-    return math.log(min(max(total, _LEAST**2), 1.0))
+    return math.log(min(max(known * total + 1.0 - known, _LEAST**2), 1.0))
 
 
 def _share(count: int, total: int, usual: float) -> float:
@@ -396,9 +403,10 @@ def features(
         table[row, column["alone"]] = float(prior is None)
     for one in evidence:
         recall = model.recall(one.source)
+        known = model.confusions(one.source).share_of(one.vocabulary)
         for row, state in enumerate(states[1:], 1):
-            if state in one.vocabulary:
-                table[row, column["silence"]] += recall.log_seldom(state, one.missed, one.shown)
+            share = known if state == UNNAMED else float(state in one.vocabulary)
+            table[row, column["silence"]] += recall.log_seldom(state, one.missed, one.shown, share)
         if not one.reported:
             continue
         views, best = (
