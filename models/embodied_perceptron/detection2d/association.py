@@ -36,7 +36,7 @@ from embodied_perceptron.inference.posterior import NO_MISSES, MissedViews, size
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_VISIBLE_SHARE = 0.5  # of a surface that is seen in a full view
+_VISIBLE_SHARE = 0.75  # of a surface that is seen in a full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
 _MIN_SIZE_PX = 12.0  # a smaller object does not count as missed
 _ONE_VIEW_SCORE, _ONE_VIEW_FILL = 0.4, 0.4  # least score and fill of a candidate of one view

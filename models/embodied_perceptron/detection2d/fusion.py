@@ -431,7 +431,13 @@ def _observe(
                 said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
         counts: ViewCounts = {}, {}
         if not js and not more:
-            counts = views_of(visible[i], mine, views)
+            half = float(np.linalg.norm(boxes[i, 3:6])) / 2
+            near = [  # an object there, which looks otherwise
+                (n, 0)
+                for n, view in enumerate(views)
+                if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in view.lifted)
+            ]
+            counts = views_of(visible[i], [*mine, *near], views)
         result.append(([*js, *more], (reported, counts)))
     return result
 

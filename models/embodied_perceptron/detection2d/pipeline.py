@@ -118,7 +118,7 @@ class LiftSettings:
         min_probability: least probability of an object from detectors alone.
         stamp_tolerance_s: largest stamp difference of detections of other programs and their keyframe.
         schedule: of the detectors.
-        detector_model: likelihoods of detections; None = the shipped model on photographs.
+        detector_model: likelihoods of detections; None = the shipped model.
     """
 
     min_probability: float = 0.4
@@ -178,7 +178,7 @@ class DetectionLift:
         self._wanted: OrderedDict[str, None] = OrderedDict()  # words of queries, the newest last
         self._names = frozenset(names)  # of other programs
         given = self.settings.detector_model
-        self.detector_model = shipped_detector_model().on_photographs() if given is None else given
+        self.detector_model = shipped_detector_model() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of state shared by the detector's thread, add() and detect()
         self._statistics = LiftStatistics(state="running" if self._slots else "none")

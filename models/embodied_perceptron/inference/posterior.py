@@ -11,19 +11,16 @@ Confusions move probability between names only, never to or from nothing (:func:
     thing       the detector reports an object
     views       logarithm of the number of views that report it; views of one background are not independent
     score       log-odds of the best score
-    confusion   log-rate of the reported name for objects of the state's name, relative to objects of the reported
-                name; times the best score and the logarithm of the number of views
-    silence     missed detections: views that show the location fully and report nothing, at most :data:`_MAX_MISSED`,
-                times the log-likelihood of a miss for an object of that name and size in the image; 0 for names outside
-                of the detector's vocabulary
+    confusion   log-probability of the reported names for an object of the state's name; a score is the probability that
+                the reported name is right, and wrong names are distributed as measured
+    silence     log-probability that no more of the views that show the location fully report it, given the detector's
+                recall in this map (:class:`Recall`); 0 for names outside of the detector's vocabulary
     plausible   log-plausibility of size and height for a name that the network did not report
     unsaid      1 for a name that the network did not report, where it has boxes
     alone       1 where the network has no box
 
 Weights and confusions are fitted to simulated homes with the disturbances of photographs (``evaluate
-calibrate-witnesses``) and stored in ``witnesses.json``. Detectors were trained on photographs, where their scores are
-calibrated: :meth:`DetectorModel.on_photographs` takes a score as the probability that the reported name is right, and
-the measured confusions as the distribution over wrong names.
+calibrate-witnesses``) and stored in ``witnesses.json``.
 """
 
 from __future__ import annotations
@@ -48,8 +45,8 @@ _NAMELESS = 0.02  # least share of an object's probability for names that the ne
 _LEAST = 1e-3
 _MOST_SCORE = 0.99
 _LIFTED_RIGHT = 0.9  # probability that the surface of a sure detection is the object's, not one in front or behind
-# weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
-_ON_PHOTOGRAPHS = {"confusion": 1.0}
+_REPEATED = 0.43  # weight of each doubling of the number of views with the same report, which are not independent
+PROBABILITIES = ("confusion", "silence")  # features that are log-probabilities, whose weight is 1
 _ALIKE = 4.0  # pseudo-count of the recall of an object's own views around that of the detector
 _ROUNDS = 4  # of expectation maximisation
 _PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
@@ -104,13 +101,6 @@ class DetectorConfusions:
     views: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     false_rate: float = 0.01
 
-    def log_confusion(self, reported: str, true: str) -> float:
-        """Return the log of P(reported | true) / P(reported | reported), at most 0."""
-        key = reported, true
-        if key not in self._confusions:
-            self._confusions[key] = self._log_confusion(reported, true)
-        return self._confusions[key]
-
     def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
         """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
 
@@ -137,21 +127,6 @@ class DetectorConfusions:
         share = _share(wrong.get(true, 0), sum(wrong.values()), usual)
         return share, own / _share(self.things.get(true, 0), total, usual)
 
-    def _log_confusion(self, reported: str, true: str) -> float:
-        if reported in (true, UNNAMED):
-            return 0.0
-        counts = self.reported.get(reported, {})
-        wrong = sum(n for name, n in counts.items() if name not in (reported, NOTHING))
-        usual = (wrong + 1.0) / (sum(self.things.values()) + 50.0)  # for objects of any other name
-        own = _share(counts.get(reported, 0), self.things.get(reported, 0), self._usual_own)
-        other = usual if true == UNNAMED else _share(counts.get(true, 0), self.things.get(true, 0), usual)
-        return min(0.0, math.log(other / own))
-
-    @cached_property
-    def _confusions(self) -> dict[tuple[str, str], float]:
-        """Cache of :meth:`log_confusion`."""
-        return {}
-
     @cached_property
     def _doubts(self) -> dict[tuple[str, str], tuple[float, float]]:
         """Cache of :meth:`log_doubt`."""
@@ -167,11 +142,6 @@ class DetectorConfusions:
         """Return the measured recall."""
         counts = {name: np.array(sizes, dtype=np.float64) for name, sizes in self.views.items()}
         return Recall(np.full(len(NO_MISSES), 0.5), {}).updated(counts)
-
-    @cached_property
-    def _usual_own(self) -> float:
-        right = sum(counts.get(name, 0) for name, counts in self.reported.items())
-        return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.reported) + 3.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,15 +252,13 @@ class DetectorModel:
     Attributes:
         weights: by feature.
         detectors: by name; :data:`ANY_DETECTOR` stands for detectors that were not measured.
-        repeated: None = confusions as measured; otherwise they follow the scores, and this is the weight of each
-            doubling of the number of views with the same report.
+        recalls: of detectors in a map (:meth:`Recall.in_map`); as measured for others.
 
     Raises ``ValueError`` for missing or non-finite weights and without :data:`ANY_DETECTOR`.
     """
 
     weights: Mapping[str, float]
     detectors: Mapping[str, DetectorConfusions]
-    repeated: float | None = None
     recalls: Mapping[str, Recall] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -307,25 +275,16 @@ class DetectorModel:
         """Return the recall of a detector in the map, or the measured one."""
         return self.recalls.get(source, self.confusions(source).recall)
 
-    def on_photographs(self) -> DetectorModel:
-        """Return the model for photographs, on which the detectors' scores are calibrated."""
-        weights = {**self.weights, **_ON_PHOTOGRAPHS}
-        return DetectorModel(weights, self.detectors, self.weights["confusion"])
-
     def log_confused(self, one: Evidence, state: str) -> float:
         """Return the log-likelihood, at most 0, of a detector's reports for an object called ``state``."""
         confusions = self.confusions(one.source)
         scores = {name: _within(score) for name, (_, score) in one.reported.items()}
         weight = {name: views * scores[name] for name, (views, _) in one.reported.items()}
-        views, total = sum(views for views, _ in one.reported.values()), sum(weight.values())
-        if self.repeated is None:
-            confused = sum(w * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
-            return max(scores.values()) * math.log1p(views) * math.log(confused / total)
         confused = 0.0
         for name, (count, _) in one.reported.items():
             first, further = confusions.log_doubt(name, state, scores[name])
-            confused += weight[name] * math.exp(first + self.repeated * math.log2((1.0 + count) / 2.0) * further)
-        return math.log(confused / total)
+            confused += weight[name] * math.exp(first + _REPEATED * math.log2((1.0 + count) / 2.0) * further)
+        return math.log(confused / sum(weight.values()))
 
     def posterior(
         self,
@@ -454,7 +413,8 @@ def read_detector_model(text: str) -> DetectorModel:
             )
             for name, entry in data["detectors"].items()
         }
-        return DetectorModel({str(k): float(w) for k, w in data["weights"].items()}, detectors)
+        weights = {str(k): float(w) for k, w in data["weights"].items()}
+        return DetectorModel({**weights, **dict.fromkeys(PROBABILITIES, 1.0)}, detectors)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"not a detector model: {error!r}") from error
 
