@@ -85,7 +85,6 @@ class Hypothesis:
         prior: of the network (:meth:`.Detections.posterior`); None = it has no box there.
         evidence: of the detectors.
         plausibility: reported name -> log-plausibility of the box.
-        posterior: where it is known already; None = not computed yet.
     """
 
     rows: NDArray[np.int64]
@@ -94,7 +93,6 @@ class Hypothesis:
     prior: Mapping[str, float] | None
     evidence: tuple[Evidence, ...]
     plausibility: Mapping[str, float]
-    posterior: Mapping[str, float] | None = None
 
     @property
     def is_observed(self) -> bool:
@@ -172,7 +170,7 @@ def fuse(
             for i in hypothesis.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
             continue
-        posterior = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
+        posterior: Mapping[str, float] = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
         if hypothesis.prior is not None and can_name:
             posterior = _with_sure_name(hypothesis, posterior, model)
         exists = sum(posterior.values())
@@ -429,7 +427,7 @@ def _observe(
                 said = reported.setdefault(views[n].source, {})
                 count, score = said.get(labels[n][row], (0, 0.0))
                 said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
-        counts: ViewCounts = {}, {}
+        counts: ViewCounts = ({}, {})
         if not js and not more:
             half = float(np.linalg.norm(boxes[i, 3:6])) / 2
             near = [  # an object there, which looks otherwise

@@ -47,7 +47,6 @@ _MOST_SCORE = 0.99
 _LIFTED_RIGHT = 0.9  # probability that the surface of a sure detection is the object's, not one in front or behind
 _REPEATED = 0.43  # weight of each doubling of the number of views with the same report, which are not independent
 PROBABILITIES = ("confusion", "silence")  # features that are log-probabilities, whose weight is 1
-_ALIKE = 4.0  # pseudo-count of the recall of an object's own views around that of the detector
 _ROUNDS = 4  # of expectation maximisation
 _PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
 
@@ -119,7 +118,7 @@ class DetectorConfusions:
 
     def _doubt(self, reported: str, true: str) -> tuple[float, float]:
         """Return the share of ``true`` among wrong reports, and the frequency of ``reported`` over that of ``true``."""
-        total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 1.0)
+        total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 2.0)
         own = _share(self.things.get(reported, 0), total, usual)
         if true == UNNAMED:
             return 1.0, own / (1.0 - own)
@@ -230,9 +229,10 @@ class VisibleObject:
 
 def _log_at_most(k: int, n: int, mean: float, known: float) -> float:
     """Return the log-probability of at most ``k`` of ``n`` draws of a rate that has a Beta distribution around ``mean``,
-    with probability ``known``, and is 0 otherwise."""
-    a, b = _ALIKE * mean, _ALIKE * (1.0 - mean)
-    p = math.exp(sum(math.log((b + i) / (_ALIKE + i)) for i in range(n)))
+    with probability ``known``, and is 0 otherwise. Objects differ less in their recall where they are reported."""
+    alike = 1.0 + k
+    a, b = alike * mean, alike * (1.0 - mean)
+    p = math.exp(sum(math.log((b + i) / (alike + i)) for i in range(n)))
     total = p
     for j in range(k):
         p *= (n - j) / (j + 1) * (a + j) / (n - j - 1 + b)
@@ -362,9 +362,10 @@ def features(
         table[row, column["alone"]] = float(prior is None)
     for one in evidence:
         recall = model.recall(one.source)
-        known = model.confusions(one.source).share_of(one.vocabulary)
+        # an object that it reports under any name is one that it can report
+        unnamed = 1.0 if one.reported else model.confusions(one.source).share_of(one.vocabulary)
         for row, state in enumerate(states[1:], 1):
-            share = known if state == UNNAMED else float(state in one.vocabulary)
+            share = unnamed if state == UNNAMED else float(state in one.vocabulary)
             table[row, column["silence"]] += recall.log_seldom(state, one.missed, one.shown, share)
         if not one.reported:
             continue
