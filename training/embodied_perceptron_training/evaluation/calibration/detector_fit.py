@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
@@ -27,6 +26,7 @@ from embodied_perceptron.detection2d.association import fully_visible
 from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, FusionContext, Hypothesis, LiftedObject, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
@@ -43,8 +43,6 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.results import UNNAMED, Perception
 from embodied_perceptron_training.homes.recording import recorded_home
-
-F64 = NDArray[np.float64]
 
 ON_IOU = 0.25
 _OF_SHARE = 0.5  # of a detection's points within an object: it is a detection of that object
