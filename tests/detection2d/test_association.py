@@ -117,8 +117,7 @@ def test_what_was_lifted_behind_an_object_is_no_second_one(count):
     some = views(*[[detection(score=0.8, seed=i)] for i in range(3 + count)])
     behind = cube((0.75, -0.35, 0.76), 0.08)
     strays = [
-        replace(v, lifted=[replace(d, points_m=behind, box=box_along(behind, 0.0)) for d in v.lifted])
-        for v in some[3:]
+        replace(v, lifted=[replace(d, points_m=behind, box=box_along(behind, 0.0)) for d in v.lifted]) for v in some[3:]
     ]
     cup = only(find_candidates([*some[:3], *strays]))
     np.testing.assert_allclose(cup.box[:3], CUP_BOX[:3], atol=0.02)

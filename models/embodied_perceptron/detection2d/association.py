@@ -448,9 +448,7 @@ def ious_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
 ViewCounts = tuple[dict[str, MissedViews], dict[str, MissedViews]]  # detector -> views that miss an object; report it
 
 
-def views_of(
-    in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
-) -> ViewCounts:
+def views_of(in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]) -> ViewCounts:
     """Return the number of views that show an object fully and do not report it, and that do, by size in the image.
 
     ``in_view``: (V,) a row of :func:`fully_visible`; ``members``: (view, detection) pairs that report it.

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.association import (
     Candidate,
     LiftedView,
+    ViewCounts,
     fully_visible,
     ious_px,
     pixels_of,
     views_of,
-    ViewCounts,
 )
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
@@ -29,7 +29,7 @@ from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing
 from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
-from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, Recall, VisibleObject
+from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, VisibleObject
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 MIN_SIZE_PX = 24.0  # smaller objects are missed too often to count as missed
@@ -170,7 +170,9 @@ def fuse(
             for i in hypothesis.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
             continue
-        posterior: Mapping[str, float] = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
+        posterior: Mapping[str, float] = model.posterior(
+            hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name
+        )
         if hypothesis.prior is not None and can_name:
             posterior = _with_sure_name(hypothesis, posterior, model)
         exists = sum(posterior.values())

@@ -228,8 +228,11 @@ class VisibleObject:
 
 
 def _log_at_most(k: int, n: int, mean: float, known: float) -> float:
-    """Return the log-probability of at most ``k`` of ``n`` draws of a rate that has a Beta distribution around ``mean``,
-    with probability ``known``, and is 0 otherwise. Objects differ less in their recall where they are reported."""
+    """Return the log-probability of at most ``k`` of ``n`` draws of a rate.
+
+    The rate has a Beta distribution around ``mean`` with probability ``known``, and is 0 otherwise. It is narrower for
+    an object that is reported.
+    """
     alike = 1.0 + k
     a, b = alike * mean, alike * (1.0 - mean)
     p = math.exp(sum(math.log((b + i) / (alike + i)) for i in range(n)))
