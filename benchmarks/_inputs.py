@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embodied_perceptron_ros.demo.simulated import render, simulated_recording
+from embodied_perceptron_ros.demo.simulated import first_drive, render, simulated_recording
 
 SHORT_DRIVE = ("--rooms", "1", "--frames", "30", "--size", "160x120", "--workers", "1")
 
@@ -14,5 +14,5 @@ def simulated_drive(seed: int, short: bool) -> Path:
     recording = simulated_recording(seed)
     if short:
         recording = recording.with_name(f"{recording.name}_short")
-    render(recording, seed, SHORT_DRIVE if short else ())
+    render(recording, (*first_drive(seed), *(SHORT_DRIVE if short else ())))
     return recording

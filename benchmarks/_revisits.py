@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform, make_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.demo.simulated import renderer_digest
 from embodied_perceptron_training.homes.assets.mesh import rotation
@@ -26,7 +26,6 @@ from embodied_perceptron_training.homes.sensing import measured_color, measured_
 from embodied_perceptron_training.homes.sensor_model import SensorModel, draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_trajectory
 
-F64 = NDArray[np.float64]
 RATE_HZ = 2.5
 WIDTH, HEIGHT = 320, 240
 

@@ -31,7 +31,7 @@ from scipy import stats
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, make_transform
 from embodied_perceptron.mapping.volume import warm_up
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
@@ -55,7 +55,7 @@ MEMORY_LIMIT_MIB_PER_DAY = 50.0
 LATENCY_LIMIT = 0.10  # of the median, over the run
 
 
-def furniture(place: int) -> list[NDArray[np.float64]]:
+def furniture(place: int) -> list[F64]:
     """(2, 3) corners of every piece, the moving one last."""
     w, d, h = CARRIED_SIZE
     x, y = PLACES[place]
@@ -63,7 +63,7 @@ def furniture(place: int) -> list[NDArray[np.float64]]:
     return [np.array(piece) for piece in (*STAYING, carried)]
 
 
-def drive() -> list[NDArray[np.float64]]:
+def drive() -> list[F64]:
     """Camera poses of one round, looking outwards and a little down."""
     poses = []
     for i in range(POSES):
@@ -73,7 +73,7 @@ def drive() -> list[NDArray[np.float64]]:
     return poses
 
 
-def photograph(T: NDArray[np.float64], pieces: Sequence[NDArray[np.float64]]) -> tuple[Any, NDArray[np.float32]]:
+def photograph(T: F64, pieces: Sequence[F64]) -> tuple[Any, NDArray[np.float32]]:
     """Colour and depth of the room from ``T``; noise grows with the square of depth, one pixel in fifty is missing."""
     depth, points, _ = view_boxes(T, K, pieces, ROOM)
     rng = np.random.default_rng(int(1e6 * abs(T[0, 3] + 3 * T[1, 3])))
@@ -146,7 +146,7 @@ class Day:
     seconds: float = 0.0
 
 
-def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> int | None:
+def object_at(objects: Sequence[Any], low: F64, high: F64) -> int | None:
     """Id of the object with the place and about the size of a piece of furniture."""
     for item in objects:
         center, size = item.box[:3], np.sort(item.box[3:5])

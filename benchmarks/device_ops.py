@@ -84,6 +84,8 @@ class OperationCount:
         on_host: tensors that a device run would have on the host.
     """
 
+    active: OperationCount  # the one that was entered last; graphs recorded under another count here
+
     def __init__(self) -> None:
         self.operations: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
@@ -94,6 +96,7 @@ class OperationCount:
         self._quiet = 0
 
     def __enter__(self) -> OperationCount:
+        OperationCount.active = self
         self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
         self._entered.enter_context(patch.object(HostCopy, "__init__", self._sent(HostCopy.__init__)))
         self._entered.enter_context(patch.object(HostCopy, "ready", lambda copy: self._ready(copy)))
@@ -155,8 +158,8 @@ class OperationCount:
             results = work()
 
         def replay() -> None:
-            self.operation("graph")
-            with self.quiet():
+            OperationCount.active.operation("graph")
+            with OperationCount.active.quiet():
                 for result, value in zip(results, work(), strict=True):
                     result.copy_(value)
 
@@ -301,7 +304,7 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="warp")
     it = Perceptron(config, volume, inference)
     frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
-    with device_path():
+    with device_path(), OperationCount():  # records the graphs
         for frame in frames[:12]:
             it.integrate(frame)
         it.perceive()
@@ -364,7 +367,7 @@ class _SecondStep(Trainer):
         self.logged: list[dict[str, float]] = []
 
     def _step(self, batches: Any) -> None:
-        with self.count if self.counters.step == 1 else contextlib.nullcontext():
+        with self.count if self.counters.step == 1 else OperationCount():
             super()._step(batches)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:

@@ -36,11 +36,10 @@ import _report as report
 import numpy as np
 import torch
 from _report import resident_bytes
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, back_project, invert_transform, transform_points
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -183,7 +182,7 @@ def octomap_contender(config: VolumeConfig, every: int) -> Contender:
 def pin_to_idlest_core() -> int:
     """Bind this process, with all threads that libraries start later, to one core."""
 
-    def busy() -> NDArray[np.float64]:
+    def busy() -> F64:
         lines = [x.split() for x in Path("/proc/stat").read_text().splitlines() if x[:3] == "cpu" and x[3].isdigit()]
         return np.array([float(x[1]) + float(x[2]) + float(x[3]) for x in lines])
 
@@ -202,7 +201,7 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[float, float]:
     return (time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3
 
 
-def summary(times: NDArray[np.float64]) -> dict[str, float]:
+def summary(times: F64) -> dict[str, float]:
     """Figures of (N, 2) wall and CPU times."""
     wall, cpu = times[:, 0], times[:, 1]
     return {
@@ -235,7 +234,7 @@ def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: floa
     needed = 1 if step_m == 0 else int(2 * config.radius_m / step_m) + 1
     laps_ms, resident = [], []
 
-    def drive(lap: int, volumes: list[FeatureVolume]) -> NDArray[np.float64]:
+    def drive(lap: int, volumes: list[FeatureVolume]) -> F64:
         rows = []
         for i, frame in enumerate(frames):
             posed = restamped(frame, lap * len(frames) + i, lap * step_m)

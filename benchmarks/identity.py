@@ -63,7 +63,7 @@ from embodied_perceptron_training.homes.carrying import carry
 SEED, ROOMS = 720_000, 2
 PERCEIVE_EVERY = 2  # frames
 LEAST_PIXELS, LEAST_VOXELS = 40, 30
-WINDOW_M, RANGE_M = 6.4, 4.0
+WINDOW_M = 6.4
 FOUND_SHARE, WRONG_NAME, OUT_SHARE = 0.85, 0.08, 0.25
 SMALLEST_M, FLAT_M = 0.2, 0.05  # largest and smallest extent of the objects that count
 DAY_NS = 86_400_000_000_000
@@ -188,12 +188,12 @@ class Session:
     def follow(self, home: Home, out: frozenset[int], seen: Drive, first_ns: int, tally: Tally) -> list[ObjectEvent]:
         """Perceive along a drive; returns the events."""
         events: list[ObjectEvent] = []
-        middles = np.stack([o.box9()[:3] for o in home.objects])
+        middles, range_m = np.stack([o.box9()[:3] for o in home.objects]), self.perceptron.config.volume.max_range_m
         for index, pixels in enumerate(seen.pixels):
             posed = seen.frame(index, first_ns)
             stamp_ns = posed.frame.stamp_ns
             self.perceptron.integrate(posed)
-            is_near = np.linalg.norm(middles - posed.T_world_camera[:3, 3], axis=1) <= RANGE_M
+            is_near = np.linalg.norm(middles - posed.T_world_camera[:3, 3], axis=1) <= range_m
             shown = np.flatnonzero((pixels >= LEAST_PIXELS) & is_near)
             self.last_seen_ns |= dict.fromkeys(shown.tolist(), stamp_ns)
             if index % PERCEIVE_EVERY:
@@ -321,7 +321,7 @@ def pairs_of(seed: int, frames: int, config: PerceptronConfig) -> tuple[F64, NDA
     pairs = [(a, b, i == j) for (m, i, a), (n, j, b) in itertools.combinations(seen, 2) if m != n]
     table = np.array([differences(a, b, views) for a, b, _ in pairs])
     same = np.array([is_same for *_, is_same in pairs])
-    like = same | (table[:, 4] < LIKE)
+    like = same | (table[:, FEATURE_NAMES.index("extent")] < LIKE)
     return np.where(np.isnan(table), USUAL, table)[like], same[like]
 
 

@@ -60,16 +60,16 @@ def triton_variant(capability: int, precision: str, kind: str) -> tuple[Row, str
 
 
 def warp_kernels(capability: int) -> list[Row]:
-    """Resources of every kernel of the map, of view sampling, of sites and of boxes."""
+    """Resources of every kernel of the map, of network input, of view sampling, of sites and of boxes."""
     import warp
 
     from embodied_perceptron.geometry import overlap_kernels
-    from embodied_perceptron.mapping import warp_kernels
+    from embodied_perceptron.mapping import export_kernels, warp_kernels
     from embodied_perceptron.nn import view_kernels
     from embodied_perceptron.sparse import site_kernels
 
     found: dict[str, Row] = {}
-    for module in (warp_kernels, view_kernels, site_kernels, overlap_kernels):
+    for module in (warp_kernels, export_kernels, view_kernels, site_kernels, overlap_kernels):
         with tempfile.TemporaryDirectory() as folder:
             warp.compile_aot_module(module, arch=capability, module_dir=folder, use_ptx=False)
             (cubin,) = Path(folder).glob("*.cubin")

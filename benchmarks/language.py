@@ -21,9 +21,9 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.query import Query, read_meaning
 from embodied_perceptron.language.relations import SceneGeometry
@@ -37,7 +37,7 @@ from embodied_perceptron_training.homes.relations import make_scene
 SPOKEN = Path(__file__).parent / "data" / "spoken_forms.json"
 
 
-def iou_aabb(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def iou_aabb(a: F64, b: F64) -> float:
     """IoU of two axis-aligned (9,) boxes."""
     return float(Bounds.of(a[None]).iou(Bounds.of(b[None]))[0, 0])
 
@@ -60,7 +60,7 @@ class Tally:
 # human descriptions
 
 
-def box_of(entry: dict[str, Any]) -> NDArray[np.float64]:
+def box_of(entry: dict[str, Any]) -> F64:
     return np.array([*entry["center"], *np.maximum(entry["size"], 0.01), 0, 0, 0], dtype=np.float64)
 
 
@@ -163,7 +163,7 @@ def paraphrases(count: int) -> dict[str, dict[str, float]]:
     return {name: tally.percent() for name, tally in tallies.items()}
 
 
-def _gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def _gap(a: F64, b: F64) -> float:
     """Metres between the bounds of two (9,) boxes."""
     return float(SceneGeometry(np.stack([a, b])).every.gap[0, 1])
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import F64
 
 DATA = Path(__file__).resolve().parent / "data" / "learning_curve.json"
 LIMITS, POWERS = (55.0, 100.0), (0.03, 3.0)  # percent; exponents
 _STEPS = 400
 QUANTILES = (0.05, 0.5, 0.95)
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

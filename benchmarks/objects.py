@@ -14,10 +14,10 @@ import time
 
 import _report as report
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 
@@ -28,7 +28,7 @@ SCORES = ScorePolicy(0.25)
 SECOND_NS = 1_000_000_000
 
 
-def boxes_at(centers_m: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+def boxes_at(centers_m: F64, rng: np.random.Generator) -> F64:
     """(N, 9) boxes of half a metre, standing at (N, 2) places."""
     n = len(centers_m)
     size = np.sort(rng.uniform(0.4, 0.6, (n, 2)), axis=1)[:, ::-1]
@@ -36,7 +36,7 @@ def boxes_at(centers_m: NDArray[np.float64], rng: np.random.Generator) -> NDArra
     return np.concatenate([centers_m, *upright], axis=1)
 
 
-def snapshot_of(boxes: NDArray[np.float64], floor_m: float = 0.0) -> VoxelSnapshot:
+def snapshot_of(boxes: F64, floor_m: float = 0.0) -> VoxelSnapshot:
     """Voxels every 4 cm in the upper half of each box, and of a floor around the origin."""
     step = np.arange(-0.16, 0.17, 0.04)
     block = np.stack(np.meshgrid(step, step, np.arange(0.45, 0.8, 0.04), indexing="ij"), axis=-1).reshape(-1, 3)
@@ -58,7 +58,7 @@ def snapshot_of(boxes: NDArray[np.float64], floor_m: float = 0.0) -> VoxelSnapsh
     )
 
 
-def detections(boxes: NDArray[np.float64]) -> Detections:
+def detections(boxes: F64) -> Detections:
     return Detections(boxes, np.full(len(boxes), 0.6), tuple(NAMES[i % len(NAMES)] for i in range(len(boxes))))
 
 
@@ -84,7 +84,7 @@ class House:
             raise RuntimeError(f"{known} objects should be known, {len(self.objects)} are")
         self.rng = rng
 
-    def see(self, boxes: NDArray[np.float64], snapshot: VoxelSnapshot, looked_at: Region) -> None:
+    def see(self, boxes: F64, snapshot: VoxelSnapshot, looked_at: Region) -> None:
         """Find all objects twice, so that they are confirmed."""
         for _ in range(2):
             self.now_ns += SECOND_NS // 3

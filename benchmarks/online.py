@@ -43,7 +43,7 @@ import torch
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import MapWindow, Predictor, cores
@@ -69,7 +69,7 @@ Row = dict[str, Any]
 # the world: rooms in a ring, with furniture, and a camera that drives through their doors
 
 
-def boxes_of(rooms: int, seed: int = 0) -> NDArray[np.float64]:
+def boxes_of(rooms: int, seed: int = 0) -> F64:
     """(B, 2, 3) lowest and highest corners: walls with door gaps, ceilings left out, and furniture."""
     rng = np.random.default_rng(seed)
     w, d = ROOM_M
@@ -90,7 +90,7 @@ def boxes_of(rooms: int, seed: int = 0) -> NDArray[np.float64]:
     return np.array(boxes, dtype=np.float64)
 
 
-def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
+def tour(rooms: int, count: int) -> list[F64]:
     """Camera poses on a closed path through the middle of all rooms, looking from side to side, and back."""
     length = (rooms - 0.5) * ROOM_M[0]
     poses = []
@@ -104,7 +104,7 @@ def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
     return poses
 
 
-def photograph(T: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def photograph(T: F64, boxes: F64) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Colour and depth images of the camera at ``T``."""
     depth, points, _ = view_boxes(T, K, boxes)
     noise = np.random.default_rng(int(1e6 * abs(T[0, 3] + T[1, 0]))).normal(size=depth.shape)
@@ -413,7 +413,7 @@ def main() -> int:
     warm_up()
     count, compared = options.frames, options.last
     at = {*range(10, count, 10), *(end - i for end in (count, 2 * count) for i in range(compared))}
-    with patch.object(predictor_module, "parallel", lambda function, _: function):  # two at once would slow each other
+    with patch.object(predictor_module, "parallel", lambda function: function):  # two at once would slow each other
         prefixes(inference, 3, (3,))  # compiles the remaining kernels
         rows = prefixes(inference, count, at, count)
 

@@ -84,9 +84,9 @@ class Feeder:
     def __init__(self, monitor: NodeMonitor) -> None:
         self._monitor = monitor
         create = monitor.node.create_publisher
-        self._color = create(Image, "/color/image_raw", reliable_qos())
-        self._depth = create(Image, "/depth/image_raw", reliable_qos())
-        self._info = create(CameraInfo, "/color/camera_info", reliable_qos())
+        self._color = create(Image, "/color/image_raw", reliable_qos(30))
+        self._depth = create(Image, "/depth/image_raw", reliable_qos(30))
+        self._info = create(CameraInfo, "/color/camera_info", reliable_qos(30))
         self._tf = create(TFMessage, "/tf", reliable_qos(100))
         self.sent = 0
 

@@ -24,9 +24,9 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import iou_of_arrays
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
@@ -71,7 +71,7 @@ class MappedHome:
     scene: EvaluationScene
     kinds: dict[int, str]
 
-    def boxes(self, kind: str) -> NDArray[np.float64]:
+    def boxes(self, kind: str) -> F64:
         """(N, 9) boxes of the objects of one kind."""
         return self.scene.boxes_of(tuple(i for i, k in self.kinds.items() if k == kind))
 
@@ -111,7 +111,7 @@ def walk(home: MappedHome, inference: Predictor) -> Perceptron:
     return perceptron
 
 
-def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def overlaps(a: F64, b: F64) -> F64:
     """(N, M) IoU; one column of zeros if M is 0."""
     if not len(a) or not len(b):
         return np.zeros((len(a), max(len(b), 1)))

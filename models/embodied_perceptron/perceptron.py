@@ -26,7 +26,7 @@ from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift
-from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE
+from embodied_perceptron.geometry.transforms import F64, MAX_SITE_COORDINATE
 from embodied_perceptron.inference.class_priors import refine_extents, shipped_priors
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.loading import inference_from_options
@@ -211,7 +211,7 @@ class Perceptron:
         """
         return self.map.recall()
 
-    def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
+    def ground(self, query: Query | str, viewpoint: F64 | None = None) -> Grounding:
         """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query has none. Accepts any
         text."""
         return self.ground_many([query], viewpoint)[0]
@@ -219,7 +219,7 @@ class Perceptron:
     def ground_many(
         self,
         queries: Sequence[Query | str],
-        viewpoint: NDArray[np.float64] | None = None,
+        viewpoint: F64 | None = None,
         scene: PublishedScene | None = None,
     ) -> list[Grounding]:
         """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network.
@@ -280,7 +280,7 @@ class Perceptron:
         clock.lap("naming")
         return replace(prediction, detections=found)
 
-    def features_at(self, points_m: NDArray[np.float64], level: int = 0) -> NDArray[np.float32]:
+    def features_at(self, points_m: F64, level: int = 0) -> NDArray[np.float32]:
         """Image features of the network at points: means over the keyframes that see them.
 
         Args:
@@ -297,9 +297,7 @@ class Perceptron:
             raise ValueError("features need a network that sees images: config.network.weights")
         return features.at(points_m, self.map.keyframes(), level)
 
-    def approach(
-        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
-    ) -> NDArray[np.float64] | None:
+    def approach(self, thing: SceneObject, robot_m: F64 | None = None, robot_radius_m: float = 0.3) -> F64 | None:
         """(4, 4) approach pose on the floor before ``thing``, in the map; None = there is none. ``robot_m``: (2,) or
         (3,) position of the robot."""
         return self.map.published.approach(thing, robot_m, robot_radius_m)
@@ -307,7 +305,7 @@ class Perceptron:
     # ------------------------------------------------------------------------------------------------ care for the map
 
     @property
-    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
+    def T_world_map(self) -> F64:  # noqa: N802  frames in names
         """(4, 4) pose of the map in the world: the identity, unless the map began far from the world's origin or
         :meth:`load` placed it elsewhere.
         """
@@ -332,9 +330,7 @@ class Perceptron:
         """
         self.map.save(path)
 
-    def load(
-        self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
-    ) -> str:
+    def load(self, path: str | Path, T_world_saved: F64 | None = None, *, find_place: bool = False) -> str:
         """Replace the map by a saved one; images are encoded again at the next perception.
 
         Stamps that precede the newest of the map continue after it. Labelled cells of a network with other classes are
@@ -364,11 +360,11 @@ class Perceptron:
         """Size and history of the volume."""
         return self.map.statistics()
 
-    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
+    def keyframe_poses(self) -> dict[tuple[str, int], F64]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         return self.map.keyframe_poses()
 
-    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], F64]) -> Correction:
         """Apply corrected keyframe poses of a SLAM system; object ids stay. Blocks fusion, about 10 ms a keyframe.
 
         Voxels and image features are recomputed from the retained keyframes at their new poses; no image is encoded
@@ -385,7 +381,7 @@ class Perceptron:
         """
         return self.map.correct_keyframes(poses)
 
-    def clear_box(self, box: NDArray[np.float64]) -> int:
+    def clear_box(self, box: F64) -> int:
         """Remove voxels and objects inside the (9,) ``box``, in map coordinates; returns the number of voxels.
 
         Prediction and grid return with the next perception.

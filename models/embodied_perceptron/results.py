@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.geometry.suppression import UNNAMED as UNNAMED
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.sensors.frame import PosedFrame
 
 
@@ -184,8 +185,8 @@ class Detections:
     lies outside of [0, 1], or posteriors are not probabilities that sum to at most one.
     """
 
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    boxes: F64
+    scores: F64
     labels: tuple[str, ...]
     posteriors: tuple[Mapping[str, float], ...] | None = None
     certainty: Certainty = Certainty.RAW
@@ -228,7 +229,7 @@ class Detections:
     def take(
         self,
         rows: NDArray[np.integer[Any]],
-        scores: NDArray[np.float64] | None = None,
+        scores: F64 | None = None,
         certainty: Certainty | None = None,
     ) -> Detections:
         """Boxes of ``rows`` in that order, with new ``scores`` and another ``certainty`` where given.
@@ -247,7 +248,7 @@ class Detections:
         return taken
 
 
-def _check_scores(scores: NDArray[np.float64], count: int) -> None:
+def _check_scores(scores: F64, count: int) -> None:
     if scores.shape != (count,):
         raise ValueError(f"{count} boxes, but scores are {scores.shape}")
     if not ((scores >= 0) & (scores <= 1)).all():
@@ -325,12 +326,13 @@ class SceneObject:
         maybe_same_as: (id, probability) of earlier objects that this may be, best first.
         history: what happened to it, oldest first; empty for an object that was never confirmed. Not part of boxes'
             messages.
+        merged_from: other ids under which it was known until it was recognised. Not part of boxes' messages.
     """
 
     id: int
     label: str
     score: float
-    box: NDArray[np.float64]
+    box: F64
     state: str = ObjectState.CONFIRMED
     last_seen_ns: int = 0
     user_name: str = ""
@@ -339,6 +341,7 @@ class SceneObject:
     condition: str = ""
     maybe_same_as: tuple[tuple[int, float], ...] = ()
     history: tuple[HistoryEntry, ...] = ()
+    merged_from: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -352,6 +355,7 @@ class SceneObject:
             **({"condition": self.condition} if self.condition else {}),
             **({"names": [{"label": n, "score": round(float(p), 6)} for n, p in self.names]} if self.names else {}),
             **({"maybe_same_as": [[i, round(p, 3)] for i, p in self.maybe_same_as]} if self.maybe_same_as else {}),
+            **({"merged_from": list(self.merged_from)} if self.merged_from else {}),
         }
 
 
@@ -440,7 +444,7 @@ class OccupancyGrid2d:
     """
 
     resolution_m: float
-    origin_m: NDArray[np.float64]
+    origin_m: F64
     cells: NDArray[np.int8]
     floor_z_m: float
 
@@ -478,7 +482,7 @@ class Perception:
     source: PosedFrame | None = None
     gone: tuple[SceneObject, ...] = ()
     events: tuple[ObjectEvent, ...] = ()
-    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
+    T_world_map: F64 = field(default_factory=lambda: np.eye(4))
 
     @classmethod
     def of(cls, objects: Sequence[SceneObject], **others: Any) -> Perception:

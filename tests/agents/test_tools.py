@@ -342,7 +342,7 @@ def with_a_past():
         HistoryEntry(9_000_000_000, EventKind.MOVED, tuple(first.box[:3].tolist()), 0.95, "", "it looks the same"),
     )
     left = (entries[0], HistoryEntry(5_000_000_000, EventKind.LEFT, (1.0, 0.0, 0.5), 0.95))
-    moved = replace(first, history=entries, maybe_same_as=((77, 0.4),))
+    moved = replace(first, history=entries, maybe_same_as=((77, 0.4),), merged_from=(88,))
     gone = replace(first, id=99, label="mug", state=ObjectState.GONE, history=left)
     return StillScene([moved, *rest, gone])
 
@@ -354,6 +354,8 @@ def test_history_of_an_object_and_of_one_that_left():
     assert [(e["kind"], e["stamp_s"]) for e in answer["entries"]] == [("found", 1.0), ("moved", 9.0)]
     assert answer["maybe_same_as"] == [{"id": 77, "probability": 0.4}]
     assert call(scene, "history", id=99)["object"]["state"] == "gone"
+    assert answer["merged_from"] == [88]
+    assert call(scene, "history", id=88) == answer
     assert 99 not in [o["id"] for o in call(scene, "list_objects")["objects"]]
 
 

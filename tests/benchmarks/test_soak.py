@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import MagicMock, create_autospec
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from support.scripts import load_script
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import TumWriter
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
+CAMERA = Intrinsics(30.0, 30.0, 15.5, 11.5, 32, 24)
 ARGUMENTS = argparse.Namespace(minutes=1.0, hz=30.0, homes=1, weights="")
 
 
@@ -26,8 +29,7 @@ def soak() -> ModuleType:
 
 
 def test_a_lap_goes_there_and_back(soak: ModuleType, tmp_path: Path) -> None:
-    camera = Intrinsics(30.0, 30.0, 15.5, 11.5, 32, 24)
-    with TumWriter(tmp_path / "home", camera) as writer:
+    with TumWriter(tmp_path / "home", CAMERA) as writer:
         for index in range(3):
             T = np.eye(4)
             T[0, 3] = 0.1 * index
@@ -65,3 +67,27 @@ def test_growth_is_counted_after_the_first_lap(soak: ModuleType) -> None:
     result = soak.summarise(done, {}, 0, ARGUMENTS)
     assert result["memory_growth_mib_per_lap"] == 10.0
     assert result["ids_kept"] == 0.75
+
+
+def test_frames_are_published_as_by_a_driver(soak: ModuleType) -> None:
+    monitor = MagicMock()
+    feeder = soak.Feeder(monitor)
+    frame = RgbdFrame(1, "camera", np.zeros((24, 32, 3), np.uint8), np.ones((24, 32), np.float32), CAMERA)
+    feeder.send(PosedFrame(frame, np.eye(4)))
+    topics = [call.args[1] for call in monitor.node.create_publisher.call_args_list]
+    assert topics == ["/color/image_raw", "/depth/image_raw", "/color/camera_info", "/tf"]
+    assert feeder.sent == 1
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_shared_drive_is_rendered_with_options_of_its_home(
+    short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = load_script("benchmarks/_inputs.py")
+    render = create_autospec(inputs.render)
+    monkeypatch.setattr(inputs, "render", render)
+    monkeypatch.setattr(inputs, "simulated_recording", lambda seed: tmp_path / "drive")
+    assert inputs.simulated_drive(7, short).name == ("drive_short" if short else "drive")
+    options = render.call_args.args[1]
+    assert options[options.index("--seed") + 1] == "7"
+    assert ("160x120" in options) == short

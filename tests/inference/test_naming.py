@@ -144,11 +144,11 @@ def test_a_network_that_knows_presence_tells_of_things_without_a_name(predictor:
 
 def test_the_best_label_may_be_that_of_a_thing(predictor: Predictor) -> None:
     scene = scene_of(predictor)
-    for level in scene.detection.levels:  # type: ignore[attr-defined]
-        rows = torch.arange(len(level.class_logits))
-        slow = label_logits(level, rows).sigmoid().amax(1)
-        slow = slow * level.center_logits[:, 0].sigmoid().pow(1 / 3)
-        torch.testing.assert_close(best_scores(level, slice(0, len(rows)), 1 / 3), slow)
+    levels = scene.detection.levels  # type: ignore[attr-defined]
+    logits, centers = label_logits(levels), torch.cat([level.center_logits for level in levels])
+    assert logits.shape == (sum(len(level.sites) for level in levels), levels[0].class_logits.shape[1] + 1)
+    slow = logits.sigmoid().amax(1) * centers[:, 0].sigmoid().pow(1 / 3)
+    torch.testing.assert_close(best_scores(logits, centers, 1 / 3), slow)
 
 
 def test_the_map_of_objects_calls_an_unsure_thing_an_object() -> None:

@@ -8,16 +8,17 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from support.volume_frames import KERNELS, posed, random_walk, wall
+from support.volume_frames import KERNELS, needs_warp, posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.geometry.transforms import site_keys_of
 from embodied_perceptron.mapping.export import (
+    SITE_COLUMNS,
     Window,
     _columns_compiled,
-    columns_by_tensors,
+    columns_on_device,
     merge_by_sorting,
     merge_sites,
     sites_on_device,
@@ -108,16 +109,23 @@ def test_turned_voxels_are_merged_as_they_are_one_by_one(radius: float) -> None:
 
 
 @pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])
-def test_features_by_compiled_loops_are_those_of_tensors(features: tuple[str, ...]) -> None:
+@needs_warp
+def test_features_by_compiled_loops_are_those_of_a_device(features: tuple[str, ...]) -> None:
     volume = make()
     far = np.full(3, 1 << 30, np.int32)
     sites, sums = merge_sites(volume._map.gather(1), 2, np.stack([-far, far]))
     assert bool((sites < 0).any())
     keys, feats = _columns_compiled(sites, sums, features, 2, 0.04, -0.3)
     assert torch.equal(keys, site_keys_of(sites))
-    torch.testing.assert_close(feats, columns_by_tensors(sites, sums, features, 2, 0.04, -0.3), rtol=1e-6, atol=0.0)
+    with device_path():
+        there = columns_on_device(keys, sums, features, 2, 0.04, -0.3)
+    torch.testing.assert_close(there, feats, rtol=1e-6, atol=0.0)
+    columns = [name for name in features for _ in SITE_COLUMNS[name]]
+    exact = torch.tensor([name != "log_hits" for name in columns])
+    assert torch.equal(there[:, exact], feats[:, exact])
 
 
+@needs_warp
 @pytest.mark.parametrize("window", ["all", "some", "none"])
 @pytest.mark.parametrize("factors", [(), (2, 4), (3,)])
 def test_sites_on_a_device_are_those_of_the_cpu_with_one_wait(window: str, factors: tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ def test_a_detector_answers_and_learns_everywhere(variant: str, preset: str) -> 
     (found,) = decode_detections(out.levels, min_score=0.0)
     assert len(found.boxes) > 0
     assert bool(torch.isfinite(found.boxes).all())
-    said = [x.sum() for level in out.levels for x in (level.boxes(), level.class_logits, level.center_logits)]
+    said = [x.sum() for level in out.levels for x in (level.geometry, level.class_logits)]
     votes = [level.votes.offsets_m.sum() for level in out.levels if level.votes is not None]
     assert bool(votes) == (variant == "votenet")
     torch.stack([*said, *votes]).sum().backward()

@@ -30,27 +30,26 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 # (operations, waits) of a module at most; of one that is not named: SMALL
 SMALL = (12, 0)
 PERCEIVE = {
-    "sparse/sites.py": (44, 1),
-    "sparse/tensor.py": (38, 0),
-    "nn/detection.py": (56, 1),
     "nn/backbone.py": (44, 0),
     "nn/refinement.py": (44, 1),
-    "geometry/transforms.py": (35, 0),
-    "geometry/compute_path.py": (24, 0),  # kernels in Warp
-    "mapping/export.py": (37, 0),
+    "nn/detection.py": (42, 1),
+    "sparse/tensor.py": (40, 0),
     "sparse/engine.py": (25, 0),
     "nn/view_fusion.py": (25, 0),
+    "sparse/sites.py": (24, 1),
+    "geometry/compute_path.py": (20, 0),  # kernels in Warp
+    "geometry/transforms.py": (17, 0),
     "mapping/warp_map.py": (12, 1),
 }
 INTEGRATE = {
     "geometry/compute_path.py": (7, 0),
     "nn/graphed.py": (4, 0),
 }
-TOTAL = (416, 4)  # of a perception; the host reads the map, the number of sites, the candidates and the scores
-KEYFRAME_TOTAL = (21, 0)
+TOTAL = (330, 4)  # of a perception; the host reads the map, the number of sites, the candidates and the scores
+KEYFRAME_TOTAL = (20, 0)
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets; what each of three
 # prunings keeps, at once; the boxes that suppression is handed; and last the losses and the gradient's norm
-TRAIN_STEP = (1790, 4)
+TRAIN_STEP = (1290, 4)
 TRAIN_WAITS = {"sparse/sites.py": 1, "sparse/tensor.py": 1, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
 PAPER_GROUNDING_STEP = (6060, 6)

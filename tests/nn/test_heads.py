@@ -3,7 +3,6 @@ the released code does instead stands behind ``RELEASED`` conventions and is sho
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
@@ -28,6 +27,7 @@ from embodied_perceptron.nn.detection import (
     _candidates,
     _Joint,
     _suppressed,
+    boxes_from_faces,
     decode_detections,
     decode_faces,
     decode_offsets,
@@ -234,8 +234,7 @@ def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
     picture = torch.tensor([[0.12 + 0.03, 0.2, 0.28, 0.02, 0.5, 0.6, 0.0, 0.0, 0.0]])
     upright = first_columns(rotations(picture))
     half = (0.5 * picture[:, 3:6]).repeat_interleave(2, dim=1)
-    moved = dataclasses.replace(level, anchors_m=picture[:, :3], distances_m=half, rotation=upright)
-    torch.testing.assert_close(moved.boxes(), picture)
+    torch.testing.assert_close(boxes_from_faces(picture[:, :3], half, upright), picture)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -249,16 +248,9 @@ def level_of(
     n = len(boxes)
     samples = torch.zeros(n).long() if samples is None else samples
     x = SparseTensor.from_coords(torch.arange(n)[:, None].expand(n, 3), torch.zeros(n, 1), samples)
-    half = 0.5 * boxes[:, 3:6]
-    return DetectionLevel(
-        sites=x.sites,
-        points_m=boxes[:, :3],
-        anchors_m=boxes[:, :3],
-        center_logits=torch.full((n, 1), 20.0) if center is None else center,
-        distances_m=half.repeat_interleave(2, dim=1),
-        rotation=first_columns(rotations(boxes)),
-        class_logits=classes,
-    )
+    center = torch.full((n, 1), 20.0) if center is None else center
+    faces = boxes[:, :3], (0.5 * boxes[:, 3:6]).repeat_interleave(2, dim=1), first_columns(rotations(boxes))
+    return DetectionLevel(x.sites, boxes[:, :3], torch.cat([center, *faces], 1), classes)
 
 
 TILTED = torch.tensor([[0.0, 0, 0, 2, 1, 0.5, 0.3, 0.4, -0.2]])

@@ -11,6 +11,7 @@ from support.small_networks import small_config, small_network, small_scene, vie
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.nn.detection import boxes_from_faces
 from embodied_perceptron.nn.grounding import (
     OWN_FEATURES,
     PAIR_FEATURES,
@@ -75,7 +76,7 @@ def test_queries_are_the_best_boxes_that_are_not_the_same_thing(count: int) -> N
     network = small_network(small_config("grounding"))
     shared = network.detect(network.encode(small_scene(count=900)))
     found = detected_objects(shared.levels, shared.features, count)
-    boxes = torch.cat([level.boxes() for level in shared.levels])
+    boxes = torch.cat([boxes_from_faces(x.anchors_m, x.distances_m, x.rotation) for x in shared.levels])
     boxes[:, 3:6].clamp_(min=0.01)
     classes = torch.cat([level.class_logits for level in shared.levels]).sigmoid()
     centers = torch.cat([level.center_logits[:, 0] for level in shared.levels]).sigmoid()
@@ -106,7 +107,7 @@ def test_only_the_best_candidates_enter(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("embodied_perceptron.nn.grounding._CANDIDATES", 30)
     few = detected_objects(shared.levels, shared.features, 4)
     assert torch.equal(few.scores[0, 0], everything.scores[0, 0])
-    boxes = torch.cat([level.boxes() for level in shared.levels]).double()
+    boxes = torch.cat([boxes_from_faces(x.anchors_m, x.distances_m, x.rotation) for x in shared.levels]).double()
     best = torch.cat([x.feats for x in shared.features])
     for row in range(int(few.valid.sum())):  # features belong to the box
         at = int((best - few.features[0, row]).abs().sum(1).argmin())

@@ -38,7 +38,7 @@ LAYERS = (
 LOOSE_FILES = 4  # of the package's root, at most
 # Rooms of the training package, lowest layer first. ``evaluation`` itself is the command that puts its rooms together.
 TRAINING_LAYERS = (
-    {"processes"},
+    {"processes", "reports"},
     {"datasets"},
     {"homes"},
     {"evaluation.metrics"},

@@ -11,7 +11,7 @@ from support.agent_scenes import StillScene
 from support.language_scenes import thing
 from support.scene_builder import box_surface, plane, snapshot_of
 
-from embodied_perceptron.results import Perception
+from embodied_perceptron.results import EventKind, HistoryEntry, Perception
 from embodied_perceptron.scene.changes import DifferentPlacesError, check_same_place, compare_maps, displacement
 
 TABLE = thing(1, "table", (0, 0, 0.4), (1.2, 0.8, 0.8))
@@ -155,3 +155,18 @@ def test_changes_are_json():
     assert said["moved"][0]["distance_m"] == 0.5
     assert said["moved"][0]["before"]["id"] == 1
     assert said["left"][0]["after"] is None
+
+
+@pytest.mark.parametrize("is_one_map", [True, False])
+def test_equal_chairs_are_told_apart_by_their_ids_where_one_map_goes_on_from_the_other(is_one_map):
+    """Each chair goes to where the other one is nearer; maps that were made apart number their objects apart."""
+    born = HistoryEntry(5, EventKind.FOUND, (0.0, 0.0, 0.0))
+    first, second = (dataclasses.replace(CHAIR, id=k, history=(born,)) for k in (2, 4))
+    before = scene(TABLE, at(first, 1.5, -2.0), at(second, 1.5, 2.0))
+    again = (
+        dataclasses.replace(c, history=(dataclasses.replace(born, stamp_ns=5 + (not is_one_map)),))
+        for c in (first, second)
+    )
+    new = [at(c, 3.0, y) for c, y in zip(again, (2.0, -2.0), strict=True)]
+    moved = compare_maps(before, scene(TABLE, *new)).moved
+    assert {c.before.id: c.after.id for c in moved} == ({2: 2, 4: 4} if is_one_map else {2: 4, 4: 2})

@@ -274,14 +274,14 @@ def test_a_map_made_anew_by_a_correction_keeps_the_ids_of_what_shows_thinner(cor
     """Of its keyframes alone it shows a piece of the thing at first; otherwise that means that the rest is gone."""
     objects = ObjectMap()
     piece = (A[0], A[1] - A[4] / 2 + 0.03, *A[2:4], 0.06, *A[5:])
-    for i in range(3):
+    for i in range(5):
         objects.update(found(A, B), world(A, B), i)
     if corrected:
         objects.move(lambda _: np.eye(4))
-    objects.update(found(piece, B), world(piece, B), 3)
+    objects.update(found(piece, B), world(piece, B), 5)
     assert (1 in [o.id for o in objects.objects()]) == corrected
-    objects.update(found(A, B), world(A, B), 4)
-    objects.update(found(A, B), world(A, B), 5)
+    objects.update(found(A, B), world(A, B), 6)
+    objects.update(found(A, B), world(A, B), 7)
     assert 1 in ids(objects, ObjectState.CONFIRMED)  # it stayed, or it returned
 
 

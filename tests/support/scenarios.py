@@ -612,7 +612,6 @@ class Story:
         """Save, and go on in a new session."""
         objects = ObjectMap(self.robot.objects.config)
         objects.load_json(self.robot.objects.to_json())
-        objects.know_places(self.robot.perceptron.volume.copy().snapshot())
         self.robot.objects = objects
         if world is not None:
             self.world.things, self.world.low, self.world.high = world.things, world.low, world.high

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import (
+    F64,
     Intrinsics,
     back_project,
     invert_transform,
@@ -264,9 +265,7 @@ def _frozen(camera: str, repeats: int) -> Finding:
     return Finding("depth frozen", Severity.WARNING, message, "restart the depth camera, and check its connection")
 
 
-def _poses_at(
-    depths: Sequence[tuple[int, Any]], poses: Mapping[int, NDArray[np.float64]], offset_s: float = 0.0
-) -> list[NDArray[np.float64] | None]:
+def _poses_at(depths: Sequence[tuple[int, Any]], poses: Mapping[int, F64], offset_s: float = 0.0) -> list[F64 | None]:
     """Interpolate the poses of depth images from those of colour images; None where there is none.
 
     ``offset_s`` is added to the stamps of the poses.
@@ -305,8 +304,8 @@ class SpreadSamples(Generic[_Sample]):
 
 
 def _world_points(
-    depths: Sequence[tuple[int, NDArray[np.float32]]], intrinsics: Intrinsics, poses: Mapping[int, NDArray[np.float64]]
-) -> NDArray[np.float64]:
+    depths: Sequence[tuple[int, NDArray[np.float32]]], intrinsics: Intrinsics, poses: Mapping[int, F64]
+) -> F64:
     """Return (N, 3) world points, a few of each depth image, by the pose nearest in time."""
     stamps = np.array(sorted(poses))
     clouds = [np.zeros((0, 3))]
@@ -563,9 +562,7 @@ def check_pose_delay(camera: str, delays_s: Sequence[float], max_wait_s: float) 
     return [Finding("late transforms", severity, text, remedy)]
 
 
-def check_motion(
-    camera: str, stamps_ns: Sequence[int], positions_m: NDArray[np.float64], max_speed_m_s: float = 5.0
-) -> list[Finding]:
+def check_motion(camera: str, stamps_ns: Sequence[int], positions_m: F64, max_speed_m_s: float = 5.0) -> list[Finding]:
     """Check that the camera does not jump. ``positions_m``: (N, 3) at ``stamps_ns``."""
     if len(stamps_ns) < 2:
         return []
@@ -619,8 +616,8 @@ class ConflictingTransforms:
     """Detects transforms that several publishers set differently: they jump away and back."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, bool], tuple[int, NDArray[np.float64]]] = {}
-        self._left: dict[tuple[str, bool], NDArray[np.float64]] = {}  # value before the last jump
+        self._last: dict[tuple[str, bool], tuple[int, F64]] = {}
+        self._left: dict[tuple[str, bool], F64] = {}  # value before the last jump
         self._returns: Counter[str] = Counter()
         self._apart_m: dict[str, float] = {}
 
@@ -645,7 +642,7 @@ class ConflictingTransforms:
         if left is not None and _apart(left, T) < _RETURNED_SHARE * apart:
             self._note(sample.child, before[1], T)
 
-    def _note(self, child: str, T: NDArray[np.float64], other: NDArray[np.float64]) -> None:
+    def _note(self, child: str, T: F64, other: F64) -> None:
         self._returns[child] += 1
         distance = float(np.linalg.norm(T[:3, 3] - other[:3, 3]))
         self._apart_m[child] = max(self._apart_m.get(child, 0.0), distance)
@@ -665,13 +662,13 @@ class ConflictingTransforms:
         ]
 
 
-def _apart(T: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _apart(T: F64, other: F64) -> float:
     """Return the larger of the translation (m) and the rotation (rad) between two poses."""
     turn = (np.trace(T[:3, :3].T @ other[:3, :3]) - 1) / 2
     return max(float(np.linalg.norm(T[:3, 3] - other[:3, 3])), float(np.arccos(np.clip(turn, -1.0, 1.0))))
 
 
-def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
+def check_optical(camera: str, frame_id: str, poses: Sequence[F64]) -> list[Finding]:
     """Check that the image has an optical frame (z forward). With a body frame (z up) the camera seems to look up."""
     if not poses:
         return []
@@ -683,7 +680,7 @@ def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64
     return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
 
 
-def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> float:
+def _share_on(points_m: F64, normal: F64) -> float:
     """Return the share of the points on the strongest plane with this normal."""
     along = points_m @ normal
     counts = np.bincount(((along - along.min()) / (2 * _PLANE_M)).astype(np.int64))
@@ -691,7 +688,7 @@ def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> flo
     return float(pairs.max()) / len(points_m)
 
 
-def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> list[Finding]:
+def check_level(points_m: F64, views_agree: bool = False) -> list[Finding]:
     """Check that z is up. ``points_m``: (N, 3) world points. ``views_agree``: the poses are known to be those of the
     optical frame."""
     if len(points_m) < 1000:
@@ -826,9 +823,9 @@ def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
 # another focal length, stamps that are off. The finding names the cause that makes the views agree, and the option that
 # applies it. Views from one place always agree, and so do, for some causes, views along one line: they give no finding.
 
-View = tuple[NDArray[np.float32], NDArray[np.float64]]  # (H, W) canonical depth, (4, 4) T_world_camera
+View = tuple[NDArray[np.float32], F64]  # (H, W) canonical depth, (4, 4) T_world_camera
 # offset of the pose stamps in seconds -> poses of the views; None where there is no pose
-PosesAt = Callable[[float], Sequence[NDArray[np.float64] | None]]
+PosesAt = Callable[[float], Sequence[F64 | None]]
 
 _POINTS = 2000  # of each view
 _MAX_NEAR = 15  # pairs of a kind
@@ -895,7 +892,7 @@ class _Views:
         turn_rad = np.arccos(np.clip((np.trace(T[:3, :3]) - 1) / 2, -1, 1))
         return bool(np.linalg.norm(T[:3, 3]) > _MOVED_M or turn_rad > _TURNED_RAD)
 
-    def disagreements(self, pairs: Sequence[tuple[int, int]], causes: Sequence[_Cause]) -> NDArray[np.float64]:
+    def disagreements(self, pairs: Sequence[tuple[int, int]], causes: Sequence[_Cause]) -> F64:
         """Return (P, C) disagreements of every pair under every cause: median of |depth of one view's points in the
         other - depth there| / depth; NaN with too few common points."""
         out = np.full((len(pairs), len(causes)), np.nan)
@@ -907,12 +904,12 @@ class _Views:
                     out[p, c] = self._disagreement(i, j, invert_transform(T_world_j) @ T_world_i, cause)
         return out
 
-    def _poses(self, cause: _Cause) -> Sequence[NDArray[np.float64] | None]:
+    def _poses(self, cause: _Cause) -> Sequence[F64 | None]:
         if cause.pose_offset_s and self._poses_at is not None:
             return self._poses_at(cause.pose_offset_s)
         return [T for _, T in self._views]
 
-    def _disagreement(self, i: int, j: int, T_j_i: NDArray[np.float64], cause: _Cause) -> float:
+    def _disagreement(self, i: int, j: int, T_j_i: F64, cause: _Cause) -> float:
         k, s = cause.focal_scale, cause.depth_factor
         camera = replace(self._intrinsics, fx=k * self._intrinsics.fx, fy=k * self._intrinsics.fy)
         cloud = transform_points(T_j_i, self._clouds[i] * (s / k, s / k, s))
@@ -930,7 +927,7 @@ def _thinned(pairs: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
     return pairs[:: max(1, -(-len(pairs) // count))]
 
 
-def _scores(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _scores(table: F64) -> F64:
     """Return the (C,) median over the informative rows of a (P, C) table; 1 where a cause leaves no overlap.
 
     Empty with too few informative pairs: two views of a standing robot agree under every cause.
@@ -1104,7 +1101,7 @@ def _other_scale(
     return Finding("scale", Severity.ERROR, message, f"use --pose-scale {wanted:g}")
 
 
-def world_axes(poses: Sequence[NDArray[np.float64]]) -> tuple[str, ...]:
+def world_axes(poses: Sequence[F64]) -> tuple[str, ...]:
     """Return the world convention of (4, 4) optical poses: ``("yup",)``, ``("ydown",)`` or ``()``.
 
     A camera that looks sideways has the top of its images up. One that only looks along the z axis decides nothing: it
@@ -1119,7 +1116,7 @@ def world_axes(poses: Sequence[NDArray[np.float64]]) -> tuple[str, ...]:
     return ("yup",) if up[1] > 0 else ("ydown",)
 
 
-def check_world_axes(camera: str, poses: Sequence[NDArray[np.float64]], live: bool = False) -> list[Finding]:
+def check_world_axes(camera: str, poses: Sequence[F64], live: bool = False) -> list[Finding]:
     """Check that z is up in poses whose views agree; no finding when it is, or cannot be decided."""
     return [
         Finding(

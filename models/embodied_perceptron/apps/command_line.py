@@ -141,7 +141,9 @@ def _writable(path: Path, folder: Path) -> Path:
         raise typer.BadParameter(f"{path} cannot be written: {reason}") from error
 
 
-# options of a folder or file that a command writes; a missing folder is made when it is written
+# options of a folder or file that a command reads, and of one that it writes, whose missing folder is made
+in_folder = functools.partial(typer.Option, exists=True, file_okay=False)
+in_file = functools.partial(typer.Option, exists=True, dir_okay=False)
 out_folder = functools.partial(typer.Option, file_okay=False, callback=writable_folder)
 out_file = functools.partial(typer.Option, dir_okay=False, callback=writable_file)
 

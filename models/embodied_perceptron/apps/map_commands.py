@@ -22,6 +22,7 @@ from embodied_perceptron.apps.command_line import (
     EXIT_BAD_RESULT,
     CommandError,
     TaskProgress,
+    in_file,
     load_plugin,
     out_file,
     out_folder,
@@ -77,12 +78,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ground(
-    scenes: Annotated[
-        Path,
-        typer.Option(
-            "--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes with detections, queries."
-        ),
-    ],
+    scenes: Annotated[Path, in_file("--scene-file", "--scenes", help="JSON: scenes with detections, queries.")],
     out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
     explain: Annotated[bool, typer.Option("--explain", help="Add the meaning of each sentence and print it.")] = False,
     config: Annotated[

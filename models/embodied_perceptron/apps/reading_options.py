@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError
+from embodied_perceptron.apps.command_line import CommandError, in_file
 
 if TYPE_CHECKING:
     from embodied_perceptron.config import PerceptronConfig
@@ -101,10 +101,8 @@ class SourceOptions(ReadingOptions):
 
 DetectionsOption = Annotated[
     Path | None,
-    typer.Option(
+    in_file(
         "--detections",
-        exists=True,
-        dir_okay=False,
         help="COCO file of 2-D detections (boxes, scores, names, masks): lifted into the map in place of a detector's.",
     ),
 ]

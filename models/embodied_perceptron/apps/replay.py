@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import DetectionLift
-from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.geometry.transforms import F64, invert_transform
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
@@ -84,17 +83,17 @@ class ReplayResult:
 
     perceptron: Perceptron
     perception: Perception
-    trajectory_m: NDArray[np.float64]
+    trajectory_m: F64
     frames: int
     fused: int
     dropped: dict[str, int]
-    fuse_ms: NDArray[np.float64]
-    perceive_ms: NDArray[np.float64]
+    fuse_ms: F64
+    perceive_ms: F64
     empty_because: str = ""
     unusable: str = ""
 
     @property
-    def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
+    def T_world_camera(self) -> F64 | None:  # noqa: N802
         """(4, 4) pose of the newest fused frame; None where nothing was fused."""
         source = self.perception.source
         return None if source is None else source.T_world_camera
@@ -141,7 +140,7 @@ def replay(
     stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame, on_refused=on_refused)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
-    positions: list[NDArray[np.float64]] = []
+    positions: list[F64] = []
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
     due_ns: int | None = None
@@ -265,7 +264,7 @@ def _timed(times_ms: list[float], call: Callable[P, ResultT], *args: P.args, **n
 # files
 
 
-def percentiles(values_ms: NDArray[np.float64]) -> dict[str, float | None]:
+def percentiles(values_ms: F64) -> dict[str, float | None]:
     """Return ``{"p50": .., "p99": ..}`` of (N,) milliseconds, rounded to microseconds; None without values."""
     if len(values_ms) == 0:
         return {"p50": None, "p99": None}
@@ -338,7 +337,7 @@ def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Gr
 def write_perception(
     out: Path,
     perception: Perception,
-    trajectory_m: NDArray[np.float64],
+    trajectory_m: F64,
     numbers: Mapping[str, Any],
     semantic: SemanticVoxels | None = None,
 ) -> tuple[str, ...]:

@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
-
-F64 = NDArray[np.float64]
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, make_transform
 
 
 class BoxView(NamedTuple):

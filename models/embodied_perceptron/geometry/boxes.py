@@ -9,6 +9,7 @@ the first offender in overlap and NMS.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -19,13 +20,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.compute_path import runs_compiled
-from embodied_perceptron.geometry.transforms import check_transform, constant
+from embodied_perceptron.geometry.transforms import F64, check_transform, constant
 
 Tensor = torch.Tensor
-F64 = NDArray[np.float64]
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
-CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+_SIGNS = tuple(sign for corner in itertools.product((-1.0, 1.0), repeat=3) for sign in corner)
+CORNER_SIGNS = torch.tensor(_SIGNS).view(8, 3)
 BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners of each edge
 _LEAST_M3 = 1e-9  # least volume of bounds
 _PAIRS_AT_A_TIME = 1 << 14  # pairs per batch of tensor operations: 300 MB of polygons
@@ -79,7 +80,7 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     """
     cos_beta = torch.hypot(R[..., 0, 1], R[..., 1, 1])
     locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # rounding error
-    safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
+    safe = locked.to(R.dtype)  # keeps the gradients of the branch not taken finite
     alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
     # after undoing alpha the first row is (cos gamma, 0, sin gamma): gamma compensates the rounding of alpha near
     # beta = +-pi/2
@@ -130,9 +131,14 @@ def make_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
 # points and boxes
 
 
+def corner_signs(like: Tensor) -> Tensor:
+    """(8, 3) signs of the corners, with the device and precision of a tensor."""
+    return constant(_SIGNS, like.device, like.dtype).view(8, 3)
+
+
 def corners(boxes: Tensor) -> Tensor:
     """(N, 9) -> (N, 8, 3) corners in metres, x slowest, z fastest: (-,-,-), (-,-,+), (-,+,-), ... (+,+,+)."""
-    local = 0.5 * CORNER_SIGNS.to(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
+    local = 0.5 * corner_signs(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
     return torch.einsum("nij,nkj->nki", rotations(boxes), local) + boxes[:, None, :3]
 
 
@@ -412,7 +418,7 @@ def _begin_within(
 _SORTED_UP_TO = 4096  # sorting short rows is faster than partitioning
 
 
-def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trimmed_bounds(values: F64, trim_percent: float) -> tuple[F64, F64]:
     """(K, A) values -> (A,), (A,) ``trim_percent`` and ``100 - trim_percent`` percentiles of each column.
 
     Equals numpy's linear percentiles, faster for a few hundred points. Raises ``ValueError`` for no values, or a
@@ -432,12 +438,12 @@ def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[ND
         rows = np.sort(rows, axis=1)
     else:
         rows = np.partition(rows, sorted({below, above, last - above, last - below}), axis=1)
-    low: NDArray[np.float64] = rows[:, below] + share * (rows[:, above] - rows[:, below])
-    high: NDArray[np.float64] = rows[:, last - below] + share * (rows[:, last - above] - rows[:, last - below])
+    low: F64 = rows[:, below] + share * (rows[:, above] - rows[:, below])
+    high: F64 = rows[:, last - below] + share * (rows[:, last - above] - rows[:, last - below])
     return low, high
 
 
-def median(values: NDArray[np.float64]) -> float:
+def median(values: F64) -> float:
     """Return the median of (K,) numbers, bit-equal to numpy's and faster for a few hundred. Raises ``ValueError`` for
     none."""
     if values.ndim != 1 or len(values) == 0:

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import level_transform
-
-F64 = NDArray[np.float64]
+from embodied_perceptron.geometry.transforms import F64, level_transform
 
 STEP_DEG = 3  # between frames; a room is at most half of it off its frame
 _DIRECTIONS = 90 // STEP_DEG

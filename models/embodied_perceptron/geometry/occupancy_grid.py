@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
+
 
 @dataclass(frozen=True)
 class OccupancyGridSpec:
@@ -29,9 +31,9 @@ class OccupancyGridSpec:
         if min(self.shape) < 1 or not self.cell_m > 0:
             raise ValueError(f"grid needs positive sizes, got shape {self.shape} and cell_m {self.cell_m}")
 
-    def centers(self, coords: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    def centers(self, coords: NDArray[np.integer[Any]]) -> F64:
         """(N, 3) cell indices -> (N, 3) centres, metres."""
-        centers: NDArray[np.float64] = (np.asarray(coords) + 0.5) * self.cell_m + np.asarray(self.origin_m)
+        centers: F64 = (np.asarray(coords) + 0.5) * self.cell_m + np.asarray(self.origin_m)
         return centers
 
     def locate(self, points_m: NDArray[np.floating[Any]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -30,8 +30,7 @@ from embodied_perceptron.geometry.boxes import (
     matrix_to_euler,
     paired_iou_of_arrays,
 )
-
-F64 = NDArray[np.float64]
+from embodied_perceptron.geometry.transforms import F64
 
 UNNAMED = "object"  # label of objects found by shape alone
 
@@ -207,30 +206,30 @@ def picture_nms(boxes: F64, scores: F64, classes: NDArray[np.int64], iou_thresho
 # how much boxes overlap
 
 
-def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def thickened(boxes: F64) -> F64:
     """Return (N, 9) boxes with sides of at least the difference of two predictions."""
-    thick: NDArray[np.float64] = boxes.copy()
+    thick: F64 = boxes.copy()
     thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
     return thick
 
 
-def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def overlaps(a: F64, b: F64) -> tuple[F64, F64]:
     """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
     iou = iou_of_arrays(a, b)
     volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
-    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
+    shared: F64 = iou * (volume_a + volume_b) / (1.0 + iou)
     return iou, shared / np.maximum(volume_a, 1e-12)
 
 
-def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def paired_overlaps(a: F64, b: F64) -> tuple[F64, F64]:
     """(P, 9), (P, 9) boxes -> (P,) IoU, and (P,) share of a's volume inside b."""
     iou = paired_iou_of_arrays(a, b)
     volume_a, volume_b = a[:, 3:6].prod(axis=1), b[:, 3:6].prod(axis=1)
-    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
+    shared: F64 = iou * (volume_a + volume_b) / (1.0 + iou)
     return iou, shared / np.maximum(volume_a, 1e-12)
 
 
-def touching_pairs(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def touching_pairs(boxes: F64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return rows i < j of (N, 9) boxes whose thickened bounds overlap, ordered by i, then j."""
     bounds = Bounds.of(thickened(boxes))
     i, j = bounds.pairs_within(bounds, 0.0)
@@ -430,9 +429,7 @@ def denied_detections(
     return wrong
 
 
-def found_inside(
-    boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
-) -> tuple[list[list[int]], NDArray[np.float64]]:
+def found_inside(boxes: F64, is_found: NDArray[np.bool_]) -> tuple[list[list[int]], F64]:
     """Return, for each missed box, the rows of found boxes that touch it, and the share of it that they fill.
 
     Boxes that contain it are excluded: a found whole is no evidence against its part.
@@ -453,7 +450,7 @@ def found_inside(
     return others, np.minimum(covered, 1.0)
 
 
-def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+def box_affinity(known: F64, found: F64) -> F64:
     """(N, 9), (M, 9) -> (N, M) affinity in [0, 1] of two boxes of one name.
 
     The IoU; for a part that grew into a whole (or, less, the reverse) half of the share of the smaller in the larger.
@@ -463,17 +460,17 @@ def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDAr
     shrunk = (share_found >= INSIDE_SHARE) & (ratio >= _MIN_SHRINKAGE)
     part = (share_found >= INSIDE_SHARE) & (ratio < _MIN_SHRINKAGE)
     share = np.where(grown, share_known, np.where(shrunk, share_found, 0.0))
-    affinity: NDArray[np.float64] = np.where(part & ~grown, 0.0, np.maximum(iou, 0.5 * share))
+    affinity: F64 = np.where(part & ~grown, 0.0, np.maximum(iou, 0.5 * share))
     return affinity
 
 
 def association_affinity(
-    known: NDArray[np.float64],
-    found: NDArray[np.float64],
+    known: F64,
+    found: F64,
     same_name: NDArray[np.bool_],
     settled: NDArray[np.bool_],
     cut: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+) -> F64:
     """Return (N, M) affinities in [0, 1] of detections with known objects; 0 = different objects.
 
     A part never takes the identity of a whole: boxes of other names must fill the same space (a chair under a table
@@ -493,9 +490,7 @@ def association_affinity(
     return np.asarray(np.where(same_name, affinity, other))
 
 
-def _compared(
-    known: NDArray[np.float64], found: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _compared(known: F64, found: F64) -> tuple[F64, F64, F64, F64]:
     """Return (N, M) IoU, share of the known box in the found one, the reverse, and smaller over larger volume."""
     known, found = thickened(known), thickened(found)
     iou, share_known = overlaps(known, found)
@@ -508,7 +503,7 @@ def _compared(
 _AXIS_NAMES = Rotation.create_group("O").as_matrix().round()  # (24, 3, 3) rotations that permute a box's axes
 
 
-def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float = 0.5) -> NDArray[np.float64]:
+def blend_boxes(old: F64, new: F64, gain: float = 0.5) -> F64:
     """Interpolate (9,) boxes by ``gain`` from ``old`` to ``new``, with the axis permutation nearest to the old box.
 
     Boxes that differ too much are not interpolated: returns the new one if it contains the old one, otherwise the one
@@ -518,12 +513,12 @@ def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float 
     if float(iou[0, 0]) < _BLEND_IOU:
         return np.array(new if gain >= 0.5 or float(share_old[0, 0]) >= INSIDE_SHARE else old)
     if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
-        result: NDArray[np.float64] = new.copy()
+        result: F64 = new.copy()
         turns = round(float((new[6] - old[6]) / (np.pi / 2)))
         result[6] -= turns * np.pi / 2
         if turns % 2:
             result[3], result[4] = new[4], new[3]
-        blended: NDArray[np.float64] = old + gain * (result - old)
+        blended: F64 = old + gain * (result - old)
         blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
         return blended
     R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
@@ -536,5 +531,5 @@ def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float 
     u, _, vt = np.linalg.svd((1.0 - gain) * R_old + gain * named[best])
     angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
     place = old[:6] + gain * (np.concatenate([new[:3], size]) - old[:6])
-    mean: NDArray[np.float64] = np.concatenate([place, angles])
+    mean: F64 = np.concatenate([place, angles])
     return mean

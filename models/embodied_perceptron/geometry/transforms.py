@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch  # its import takes seconds, and players and readers of recordings never need it
 
+F64 = NDArray[np.float64]
 FloatArray = NDArray[np.floating[Any]]
 
 KEY_BITS = 21
@@ -48,9 +49,9 @@ _UNIT_QUATERNION_TOLERANCE = 1e-2  # drivers publish float32 quaternions; anythi
 # rigid transforms
 
 
-def check_transform(T: FloatArray, name: str = "T") -> NDArray[np.float64]:
+def check_transform(T: FloatArray, name: str = "T") -> F64:
     """Return ``T`` as a (4, 4) float64 rigid transform or raise ``ValueError`` naming what is wrong with it."""
-    checked: NDArray[np.float64] = np.asarray(T, dtype=np.float64)
+    checked: F64 = np.asarray(T, dtype=np.float64)
     if checked.shape != (4, 4):
         raise ValueError(f"{name} must have shape (4, 4), got {checked.shape}")
     if not np.isfinite(checked).all():
@@ -69,7 +70,7 @@ def check_transform(T: FloatArray, name: str = "T") -> NDArray[np.float64]:
     return checked
 
 
-def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
+def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> F64:
     """(4,) unit quaternion (x, y, z, w) -> (3, 3) rotation matrix.
 
     Raises ``ValueError`` when the quaternion is not finite or its norm differs from 1 by more than 1e-2; smaller
@@ -92,7 +93,7 @@ def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
     )
 
 
-def rotation_to_quaternion(R: FloatArray) -> NDArray[np.float64]:
+def rotation_to_quaternion(R: FloatArray) -> F64:
     """(3, 3) rotation matrix -> (4,) unit quaternion (x, y, z, w) with w >= 0."""
     R = np.asarray(R, dtype=np.float64)
     # Bar-Itzhack: the eigenvector of the largest eigenvalue of K, stable for every rotation.
@@ -108,11 +109,11 @@ def rotation_to_quaternion(R: FloatArray) -> NDArray[np.float64]:
         / 3.0
     )
     _, vectors = np.linalg.eigh(K)  # reads the lower triangle
-    q: NDArray[np.float64] = vectors[:, -1]
+    q: F64 = vectors[:, -1]
     return -q if q[3] < 0 else q
 
 
-def make_transform(R: FloatArray, translation_m: FloatArray) -> NDArray[np.float64]:
+def make_transform(R: FloatArray, translation_m: FloatArray) -> F64:
     """(3, 3) rotation and (3,) translation -> (4, 4) transform."""
     T = np.eye(4)
     T[:3, :3] = R
@@ -120,7 +121,7 @@ def make_transform(R: FloatArray, translation_m: FloatArray) -> NDArray[np.float
     return T
 
 
-def level_transform(yaw_rad: float, translation_m: FloatArray) -> NDArray[np.float64]:
+def level_transform(yaw_rad: float, translation_m: FloatArray) -> F64:
     """A turn about the vertical, then a (3,) shift -> (4, 4) transform."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
     return make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), translation_m)
@@ -131,7 +132,7 @@ def yaw_of(T: FloatArray) -> float:
     return float(np.arctan2(T[1, 0], T[0, 0]))
 
 
-def transform_from_pose(translation_m: FloatArray, quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
+def transform_from_pose(translation_m: FloatArray, quaternion_xyzw: FloatArray) -> F64:
     """ROS pose (translation, quaternion xyzw) -> (4, 4) transform. Raises like :func:`quaternion_to_rotation`."""
     t = np.asarray(translation_m, dtype=np.float64)
     if t.shape != (3,) or not np.isfinite(t).all():
@@ -139,20 +140,20 @@ def transform_from_pose(translation_m: FloatArray, quaternion_xyzw: FloatArray) 
     return make_transform(quaternion_to_rotation(quaternion_xyzw), t)
 
 
-def invert_transform(T_a_b: FloatArray) -> NDArray[np.float64]:
+def invert_transform(T_a_b: FloatArray) -> F64:
     """Inverse of a rigid transform, ``T_b_a``."""
     R = np.asarray(T_a_b, dtype=np.float64)[:3, :3]
     return make_transform(R.T, -R.T @ np.asarray(T_a_b, dtype=np.float64)[:3, 3])
 
 
-def transform_points(T_a_b: FloatArray, points_b: FloatArray) -> NDArray[np.float64]:
+def transform_points(T_a_b: FloatArray, points_b: FloatArray) -> F64:
     """(..., 3) points in frame b -> the same points in frame a."""
     T = np.asarray(T_a_b, dtype=np.float64)
-    points_a: NDArray[np.float64] = np.asarray(points_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
+    points_a: F64 = np.asarray(points_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
     return points_a
 
 
-def interpolate_transform(T0: FloatArray, T1: FloatArray, fraction: float) -> NDArray[np.float64]:
+def interpolate_transform(T0: FloatArray, T1: FloatArray, fraction: float) -> F64:
     """Linear translation, spherical-linear rotation between two poses; ``fraction`` in [0, 1]."""
     q0, q1 = rotation_to_quaternion(T0[:3, :3]), rotation_to_quaternion(T1[:3, :3])
     dot = float(q0 @ q1)
@@ -215,7 +216,7 @@ class Intrinsics:
                 raise ValueError(f"intrinsics: {name}={getattr(self, name)} is far outside of the image (size {size})")
 
     @property
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> F64:
         """(3, 3) camera matrix K."""
         return np.array([[self.fx, 0.0, self.cx], [0.0, self.fy, self.cy], [0.0, 0.0, 1.0]])
 
@@ -227,7 +228,7 @@ class Intrinsics:
         )
 
 
-def back_project(depth_m: FloatArray, intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def back_project(depth_m: FloatArray, intrinsics: Intrinsics) -> tuple[F64, NDArray[np.bool_]]:
     """(H, W) depth -> (H, W, 3) points in the optical frame, and the (H, W) mask of pixels with finite depth > 0."""
     depth = np.asarray(depth_m, dtype=np.float64)
     valid = np.isfinite(depth) & (depth > 0)
@@ -237,7 +238,7 @@ def back_project(depth_m: FloatArray, intrinsics: Intrinsics) -> tuple[NDArray[n
     return np.stack([z * x[None, :], z * y[:, None], z], axis=-1), valid
 
 
-def project(points_camera_m: FloatArray, intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def project(points_camera_m: FloatArray, intrinsics: Intrinsics) -> tuple[F64, NDArray[np.bool_]]:
     """(..., 3) optical-frame points -> (..., 2) pixel coordinates (u, v), and the mask of points in front and in frame.
 
     Pixel coordinates of points that are not in front are undefined (NaN).
@@ -268,7 +269,7 @@ def world_to_voxel(points_m: FloatArray, voxel_size_m: float) -> NDArray[np.int6
     return np.floor(np.asarray(points_m, dtype=np.float64) / voxel_size_m).astype(np.int64)
 
 
-def voxel_centers(coords: NDArray[np.integer[Any]], voxel_size_m: float) -> NDArray[np.float64]:
+def voxel_centers(coords: NDArray[np.integer[Any]], voxel_size_m: float) -> F64:
     """(..., 3) voxel coordinates -> (..., 3) world coordinates of their centres."""
     return (np.asarray(coords, dtype=np.float64) + 0.5) * voxel_size_m
 

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.bits import lowest_bit
-from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.compute_path import launch, runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     SITE_BITS,
+    constant,
     pack_keys,
-    site_keys_of,
     unpack_keys,
 )
 from embodied_perceptron.mapping.block_copies import BlockCache, BlockRows, BlockView, Index, voxel_means
@@ -49,7 +49,6 @@ Array = NDArray[Any]
 _SUMS = RECORD - 1
 _MAX_MARKS = 1 << 28  # sites of a box that are marked in bits
 _FAR = 1 << 30  # beyond all voxels: the limit of an open side
-_BEHIND_ALL = torch.iinfo(torch.int64).max  # larger than all keys
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
 # columns of a site's features, as site_columns numbers them
@@ -174,7 +173,7 @@ class VolumeCopy:
             return SparseTensor(Sites(keys, 1, 1, engine or get_engine("auto", "cpu")), feats)
         chosen = engine or get_engine("auto", self.rows.coords.device.type)
         found, sums = sites_on_device(self.rows, site_voxels, limits.astype(np.int32), coarser, chosen)
-        return SparseTensor(found, columns_by_tensors(found.coords, sums, features, *place))
+        return SparseTensor(found, columns_on_device(found.keys, sums, features, *place))
 
 
 def turn_by_tensors(
@@ -249,20 +248,6 @@ def _check_reach(farthest: int) -> None:
         raise ValueError(f"sites reach coordinate {farthest}, but sparse tensors end at {MAX_SITE_COORDINATE}")
 
 
-def _by_voxel(
-    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(N, 3) int64 site of each voxel, (N, 7) int64 what it adds to the sums of :func:`merge_by_sorting`, (N,) whether
-    it lies outside of ``limits``."""
-    low, high = torch.from_numpy(limits).to(rows.coords.device, non_blocking=True)
-    outside = ((rows.coords < low) | (rows.coords >= high)).any(dim=1)
-    coords = rows.coords.to(torch.int64)
-    sites = torch.div(coords, site_voxels, rounding_mode="floor")
-    sums = rows.records[:, : RECORD - 1].to(torch.int64)
-    sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
-    return sites, sums, outside
-
-
 def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum voxels by sites of ``site_voxels`` voxels edge length.
 
@@ -271,29 +256,36 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32
     Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
     1/1024 voxel, colours.
     """
-    sites, sums, outside = _by_voxel(rows, site_voxels, limits)
-    keys, inverse = torch.unique(pack_keys(sites[~outside]), return_inverse=True)
-    merged = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=keys.device)
-    return unpack_keys(keys), merged.index_add_(0, inverse, sums[~outside])
+    low, high = torch.from_numpy(limits)
+    inside = ((rows.coords >= low) & (rows.coords < high)).all(1)
+    coords, sums = rows.coords[inside].long(), rows.records[inside, :_SUMS].long()
+    sites = torch.div(coords, site_voxels, rounding_mode="floor")
+    sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
+    keys, inverse = torch.unique(pack_keys(sites), return_inverse=True)
+    return unpack_keys(keys), torch.zeros((len(keys), _SUMS), dtype=torch.int64).index_add_(0, inverse, sums)
 
 
 def sites_on_device(
     rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32], coarser: Sequence[int], engine: Engine
 ) -> tuple[Sites, torch.Tensor]:
     """:func:`merge_by_sorting` on a device, with one synchronisation: sites with their ``coarser`` sets, and sums."""
-    sites, sums, outside = _by_voxel(rows, site_voxels, limits)
-    nothing = Sites(sites.new_empty(0), 1, 1, engine), sums[:0]
-    if len(sites) == 0:
+    from embodied_perceptron.mapping import export_kernels as kernels
+
+    device, size = rows.coords.device, len(rows)
+    keys = torch.empty(size, dtype=torch.int64, device=device)
+    nothing = Sites(keys[:0], 1, 1, engine), torch.zeros((0, _SUMS), dtype=torch.int64, device=device)
+    if size == 0:
         return nothing
-    keys = site_keys_of(sites)
-    spare = keys.masked_fill(outside, _BEHIND_ALL).amin(0, keepdim=True)  # voxels outside join this site, with nothing
-    farthest = sites.abs().masked_fill_(outside[:, None], 0).amax((0, 1)).view(1)
-    found, order, row, numbers = Sites.of_points(torch.where(outside, spare, keys), coarser, engine, spare, farthest)
-    if numbers[0] == _BEHIND_ALL:
+    extremes = constant((kernels.OUTSIDE, 0), device).clone()
+    launch(kernels.find_sites, size, rows.coords, *limits.tolist(), site_voxels, keys, extremes)
+    inside = torch.where(keys == kernels.OUTSIDE, extremes[:1], keys)  # voxels outside join a site, with nothing
+    found, order, row, numbers = Sites.of_points(inside, coarser, engine, extremes)
+    if numbers[0] == kernels.OUTSIDE:
         return nothing
     _check_reach(numbers[1])
-    merged = torch.zeros((len(found), RECORD - 1), dtype=torch.int64, device=keys.device)
-    return found, merged.index_add_(0, row, sums.masked_fill_(outside[:, None], 0)[order])
+    sums = torch.zeros((len(found), _SUMS), dtype=torch.int64, device=device)
+    launch(kernels.add_to_sites, size, order, row, keys, rows.coords, rows.records, site_voxels, sums)
+    return found, sums
 
 
 @dataclass(frozen=True)
@@ -371,28 +363,22 @@ def merge_sites(
     return merge_by_sorting(rows, site_voxels, limits)
 
 
-def columns_by_tensors(
-    sites: torch.Tensor,
+def columns_on_device(
+    keys: torch.Tensor,
     sums: torch.Tensor,
     features: tuple[SiteFeature, ...],
     site_voxels: int,
     voxel_size_m: float,
     floor_z_m: float,
 ) -> torch.Tensor:
-    """(M, 3) sites and their (M, 7) sums -> (M, F) float32 features; any device."""
-    hits = sums[:, HITS : HITS + 1].to(torch.float64)
-    # place of the mean point inside of its site, in [0, 1)
-    place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)
-    point = (sites + place) * (voxel_size_m * site_voxels)
-    columns = {
-        "color": lambda: sums[:, COLOR : COLOR + 3] / (255.0 * hits),
-        "offset": lambda: place - 0.5,
-        "height": lambda: point[:, 2:3] - floor_z_m,
-        "point": lambda: point,
-        "log_hits": lambda: torch.log(hits),
-        "one": lambda: torch.ones_like(hits),
-    }
-    return torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
+    """(M,) site keys and their (M, 7) sums -> (M, F) float32 features, by :func:`site_columns` on a device."""
+    from embodied_perceptron.mapping import export_kernels as kernels
+
+    wanted = constant(tuple(column for name in features for column in SITE_COLUMNS[name]), keys.device)
+    feats = torch.empty((len(keys), len(wanted)), dtype=torch.float32, device=keys.device)
+    if len(keys):
+        launch(kernels.site_columns, feats.shape, keys, sums, wanted, site_voxels, voxel_size_m, floor_z_m, feats)
+    return feats
 
 
 def _columns_compiled(
@@ -403,7 +389,7 @@ def _columns_compiled(
     voxel_size_m: float,
     floor_z_m: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`columns_by_tensors` on the CPU, in one pass."""
+    """(M, 3) sites and their (M, 7) sums -> (M,) keys and (M, F) float32 features."""
     wanted = np.array([column for name in features for column in SITE_COLUMNS[name]], np.int64)
     keys = torch.empty(len(sites), dtype=torch.int64)
     feats = torch.empty(len(sites), len(wanted), dtype=torch.float32)

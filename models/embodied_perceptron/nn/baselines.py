@@ -84,7 +84,8 @@ class VotingHead(DetectionHead):
         total = feats.new_zeros(len(keys), feats.shape[1]).index_add(0, place, feats)
         count = torch.bincount(place, minlength=len(keys)).clamp(min=1)
         met: SparseTensor = self.group(SparseTensor(x.sites.derive(keys, x.stride), total / count[:, None]))
-        level = dataclasses.replace(self._predict(0, met), votes=Votes(points_m, offsets_m, x.samples))
+        (level,) = self._predictions([(met.sites, self._outputs(0, met))])
+        level = dataclasses.replace(level, votes=Votes(points_m, offsets_m, x.samples))
         return [level], [met]
 
 

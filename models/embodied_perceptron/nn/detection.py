@@ -7,6 +7,7 @@ radians.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, nms, voted_nms
+from embodied_perceptron.geometry.transforms import constant, site_coordinates
 from embodied_perceptron.nn.backbone import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.nn.presets import ROTATION_CHANNELS, DetectionConfig
@@ -127,10 +130,7 @@ class DetectionLevel:
     Attributes:
         sites: of the predictions; ``sites.samples`` are their scenes.
         points_m: (N, 3) metres, the predicting points.
-        anchors_m: (N, 3) metres, origins of the face distances: the points, unless the head shifts them.
-        center_logits: (N, 1).
-        distances_m: (N, 6) metres from the anchor to the faces -x +x -y +y -z +z.
-        rotation: (N, 6) 6-D rotation or (N, 3) Euler angles.
+        geometry: (N, 16), or (N, 13) with Euler angles: the columns of the properties below.
         class_logits: (N, K).
         object_logits: (N, 1) objectness of the cell, which prunes the next finer level; None when class scores prune.
         presence_logits: (N, 1) whether the box holds an object of any class; None when the head has no such output.
@@ -139,22 +139,31 @@ class DetectionLevel:
 
     sites: Sites
     points_m: Tensor
-    anchors_m: Tensor
-    center_logits: Tensor
-    distances_m: Tensor
-    rotation: Tensor
+    geometry: Tensor
     class_logits: Tensor
     object_logits: Tensor | None = None
     presence_logits: Tensor | None = None
     votes: Votes | None = None
 
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""
-        return faces_to_parts(self.anchors_m, self.distances_m, self.rotation)
+    @property
+    def center_logits(self) -> Tensor:
+        """(N, 1)."""
+        return self.geometry[:, :1]
 
-    def boxes(self) -> Tensor:
-        """(N, 9) boxes."""
-        return boxes_from_faces(self.anchors_m, self.distances_m, self.rotation)
+    @property
+    def anchors_m(self) -> Tensor:
+        """(N, 3) metres, origins of the face distances: the points, unless the head shifts them."""
+        return self.geometry[:, 1:4]
+
+    @property
+    def distances_m(self) -> Tensor:
+        """(N, 6) metres from the anchor to the faces -x +x -y +y -z +z."""
+        return self.geometry[:, 4:10]
+
+    @property
+    def rotation(self) -> Tensor:
+        """(N, 6) 6-D rotation or (N, 3) Euler angles."""
+        return self.geometry[:, 10:]
 
 
 class DetectionHead(nn.Module):
@@ -214,20 +223,18 @@ class DetectionHead(nn.Module):
         self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None
     ) -> tuple[list[DetectionLevel], list[SparseTensor]]:
         """Fused levels finest first -> predictions and the neck's features per level, finest first."""
-        predictions: dict[int, DetectionLevel] = {}
-
-        joint = (
-            None if levels[0].sites.compiled else _Joint(self._layers(with_object=True))
-        )  # of all levels, on devices
+        found: dict[int, tuple[Sites, dict[str, Tensor]]] = {}
+        # of all levels, on devices
+        joint = None if levels[0].sites.compiled else _Joint(self._layers(with_object=True))
 
         def score(level: int, out: SparseTensor) -> Tensor:
-            predictions[level] = self._predict(level, out, joint)
-            by_object = predictions[level].object_logits
-            return predictions[level].class_logits.amax(1, keepdim=True) if by_object is None else by_object
+            outputs = self._outputs(level, out, joint)
+            found[level] = out.sites, outputs
+            return outputs["object"] if "object" in outputs else outputs["classes"].amax(1, keepdim=True)
 
         features = self.neck(levels, score, prefer)
-        predictions[0] = self._predict(0, features[0], joint)  # no level is pruned by the finest one
-        return [predictions[level] for level in range(len(features))], features
+        found[0] = features[0].sites, self._outputs(0, features[0], joint)  # no level is pruned by the finest one
+        return self._predictions([found[level] for level in range(len(features))]), features
 
     def _layers(self, with_object: bool) -> dict[str, SparseConv]:
         layers = {"center": self.center, "regression": self.regression, "classes": self.classify}
@@ -237,25 +244,39 @@ class DetectionHead(nn.Module):
             layers["presence"] = self.presence
         return layers
 
-    def _predict(self, level: int, out: SparseTensor, joint: _Joint | None = None) -> DetectionLevel:
+    def _outputs(self, level: int, out: SparseTensor, joint: _Joint | None = None) -> dict[str, Tensor]:
+        """Outputs of the layers at one level, by name."""
         outputs = (joint or _Joint(self._layers(with_object=level > 0), out.sites.compiled))(out.feats)
-        regression = outputs["regression"]
-        distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
-        points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
+        return outputs if level > 0 else {name: value for name, value in outputs.items() if name != "object"}
+
+    def _predictions(self, found: Sequence[tuple[Sites, dict[str, Tensor]]]) -> list[DetectionLevel]:
+        """Sites and outputs of each level -> predictions. All levels are computed together."""
+        sizes, device = [len(sites) for sites, _ in found], self.scales.device
+
+        def by_row(values: Tensor) -> Tensor:
+            return torch.cat([value.expand(n, 1) for value, n in zip(values.unbind(), sizes, strict=False)])
+
+        regression = torch.cat([outputs["regression"] for _, outputs in found])
+        distances = (regression[:, :6] * by_row(self.scales)).clamp(max=MAX_LOG_SIZE).exp()
+        inside = constant(tuple(self.conventions.point_in_cell * s.stride for s, _ in found), device, torch.float32)
+        keys = torch.cat([sites.keys for sites, _ in found])
+        points_m = anchors_m = (site_coordinates(keys) + by_row(inside)) * self.voxel_size_m
         if self.anchor_shift:
-            edge_m = out.sites.stride * self.voxel_size_m
-            anchors_m = torch.add(points_m, regression[:, self._rotation.stop :], alpha=edge_m)
-        return DetectionLevel(
-            sites=out.sites,
-            points_m=points_m,
-            anchors_m=anchors_m,
-            center_logits=outputs["center"],
-            distances_m=distances,
-            rotation=regression[:, self._rotation],
-            class_logits=outputs["classes"],
-            object_logits=outputs.get("object") if level > 0 else None,
-            presence_logits=outputs.get("presence"),
-        )
+            shifts = zip(
+                found,
+                torch.split(points_m, sizes),
+                torch.split(regression[:, self._rotation.stop :], sizes),
+                strict=True,
+            )
+            anchors_m = torch.cat([torch.add(p, x, alpha=s.stride * self.voxel_size_m) for (s, _), p, x in shifts])
+        centers = torch.cat([outputs["center"] for _, outputs in found])
+        geometry = torch.cat([centers, anchors_m, distances, regression[:, self._rotation]], 1)
+        return [
+            DetectionLevel(sites, points, numbers, o["classes"], o.get("object"), o.get("presence"))
+            for (sites, o), points, numbers in zip(
+                found, torch.split(points_m, sizes), torch.split(geometry, sizes), strict=True
+            )
+        ]
 
 
 class _Joint:
@@ -319,17 +340,16 @@ def decode_detections(
     centreness; as published, times centreness. Centreness is learned inside of boxes only and ranks boxes of one
     object, but suppresses whole classes of flat and small objects, whose sites are never near a centre.
     """
-    batch_size = levels[0].sites.batch_size if levels else 0
-    results = []
-    for sample in range(batch_size):
-        logits, geometry = [], []
-        for level in levels:
-            rows = _top_rows(level, sample, max_per_level, min_score, conventions.centerness_power)
-            logits.append(label_logits(level, rows))
-            parts = (level.center_logits, level.anchors_m, level.distances_m, level.rotation)
-            geometry.append(torch.cat(parts, 1)[rows])
-        described = torch.cat(geometry)
-        scores = torch.cat(logits).sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
+    if not levels:
+        return []
+    geometry, logits = torch.cat([level.geometry for level in levels]), label_logits(levels)
+    first = [0, *itertools.accumulate(len(level.sites) for level in levels)]
+    best, results = best_scores(logits, geometry[:, :1], conventions.centerness_power), []
+    for sample in range(levels[0].sites.batch_size):
+        ends = [[n + end for end in x.sites.bounds[sample : sample + 2]] for n, x in zip(first, levels, strict=False)]
+        rows = torch.cat([start + _top_rows(best[start:end], max_per_level, min_score) for start, end in ends])
+        described = geometry[rows]
+        scores = logits[rows].sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
         if not levels[0].sites.compiled:  # copy all to the host at once
             described, scores = torch.cat([described, scores], 1).cpu().tensor_split((described.shape[1],), 1)
         row, label, score = _candidates(scores, min_score, max_candidates)
@@ -339,18 +359,12 @@ def decode_detections(
     return results
 
 
-def _top_rows(
-    level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float
-) -> Tensor | slice:
-    """The ``limit`` best rows of a sample, (R,) or all; on the CPU without those that cannot reach ``min_score``."""
-    first, end = level.sites.bounds[sample : sample + 2]
-    if not level.sites.compiled:  # counting the others would synchronise with the device
-        if end - first <= limit:
-            return slice(first, end)
-        return first + best_rows(best_scores(level, slice(first, end), centerness_power), limit)
-    best = best_scores(level, slice(first, end), centerness_power)
+def _top_rows(best: Tensor, limit: int, min_score: float) -> Tensor:
+    """The ``limit`` best rows of (N,) scores, ascending; on the CPU without those that cannot reach ``min_score``."""
+    if not runs_compiled(best):  # counting the others would synchronise with the device
+        return best_rows(best, limit)
     rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # other rows have no class above min_score
-    return first + rows[best_rows(best[rows], limit)]
+    return rows[best_rows(best[rows], limit)]
 
 
 def _upright_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
@@ -360,25 +374,22 @@ def _upright_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
     stands = R[:, 2, 2].abs() > math.cos(math.radians(_MAX_TILT_NOISE_DEG))
     alpha = torch.atan2(R[:, 1, 0], R[:, 0, 0])
     boxes[:, 6] = torch.where(stands, alpha, boxes[:, 6])
-    boxes[:, 7:] = torch.where(stands[:, None], 0.0, boxes[:, 7:])
+    boxes[:, 7:].masked_fill_(stands[:, None], 0.0)
     return boxes
 
 
-def label_logits(level: DetectionLevel, rows: Tensor | slice) -> Tensor:
-    """(R, K) class logits of some sites, or (R, K + 1) with presence last when the head has it."""
-    if level.presence_logits is None:
-        return level.class_logits[rows]
-    return torch.cat([level.class_logits[rows], level.presence_logits[rows]], dim=1)
+def label_logits(levels: Sequence[DetectionLevel]) -> Tensor:
+    """(P, K) class logits of the sites of all levels, or (P, K + 1) with presence last when the head has it."""
+    classes = torch.cat([level.class_logits for level in levels])
+    presence = [p for level in levels if (p := level.presence_logits) is not None]
+    return torch.cat([classes, torch.cat(presence)], 1) if presence else classes
 
 
-def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CORRECTED.centerness_power) -> Tensor:
-    """(N,) score of the best label of each site; see :func:`decode_detections`."""
-    # the score is monotonic in the class logit: the best class has the best score
-    best = level.class_logits[rows].amax(1, keepdim=True)
-    if level.presence_logits is not None:
-        best = torch.maximum(best, level.presence_logits[rows])
-    best = best.sigmoid()
-    return (best * level.center_logits[rows].sigmoid().pow(centerness_power))[:, 0]
+def best_scores(logits: Tensor, centers: Tensor, centerness_power: float = CORRECTED.centerness_power) -> Tensor:
+    """(P, K) :func:`label_logits`, (P, 1) centreness -> (P,) score of the best label of each site; see
+    :func:`decode_detections`."""
+    # the score is monotonic in the logit: the best label has the best score
+    return (logits.amax(1, keepdim=True).sigmoid() * centers.sigmoid().pow(centerness_power))[:, 0]
 
 
 def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,6 +38,7 @@ from embodied_perceptron.nn.detection import (
     boxes_from_faces,
     decode_faces,
     decode_offsets,
+    label_logits,
 )
 from embodied_perceptron.nn.graphed import Graphed
 from embodied_perceptron.nn.official import CORRECTED, Conventions
@@ -354,7 +355,8 @@ def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[Sparse
     """
     device = levels[0].class_logits.device
     first = [0, *itertools.accumulate(len(level.sites) for level in levels)]
-    scored = torch.cat([best_scores(level, slice(None)) for level in levels])
+    logits, geometry = label_logits(levels), torch.cat([level.geometry for level in levels])
+    scored = best_scores(logits, geometry[:, :1])
     chosen = []
     for sample in range(levels[0].sites.batch_size):
         rows = np.concatenate(
@@ -363,8 +365,8 @@ def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[Sparse
         mine = torch.from_numpy(rows).to(device, non_blocking=True)
         chosen.append(mine[best_rows(scored[mine], _CANDIDATES)])  # ascending
     candidates = torch.cat(chosen)
-    numbers = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])[candidates]
-    boxes = boxes_from_faces(numbers[:, :3], numbers[:, 3:9], numbers[:, 9:])
+    numbers = geometry[candidates]
+    boxes = boxes_from_faces(numbers[:, 1:4], numbers[:, 4:10], numbers[:, 10:])
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
     scores = scored[candidates]
     found = torch.split(torch.cat([boxes, scores[:, None]], 1).cpu(), [len(rows) for rows in chosen])

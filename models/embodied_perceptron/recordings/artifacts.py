@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, corners, euler_to_matrix
 from embodied_perceptron.geometry.transforms import (
+    F64,
     back_project,
     invert_transform,
     project,
@@ -89,7 +90,7 @@ def write_ply(path: str | Path, points_m: NDArray[np.floating[Any]], colors: NDA
     write_atomically(path, header.encode("ascii") + vertices.tobytes())
 
 
-def read_ply(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+def read_ply(path: str | Path) -> tuple[F64, NDArray[np.uint8]]:
     """Read (N, 3) points in metres and (N, 3) RGB from :func:`write_ply`. Raises ``ValueError`` or ``OSError``."""
     data = Path(path).read_bytes()
     header, found, body = data.partition(b"end_header\n")
@@ -420,7 +421,7 @@ _MARGIN_M = 0.02  # around 3-D boxes: surfaces lie on their faces
 
 
 def write_coco(
-    path: str | Path, frames: Iterable[PosedFrame], objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]
+    path: str | Path, frames: Iterable[PosedFrame], objects: Sequence[SceneObject], T_world_map: F64
 ) -> tuple[int, int]:
     """Write objects of a map in the frames of a recording as COCO JSON, with the frames in ``images/`` next to it.
 
@@ -458,7 +459,7 @@ def write_coco(
 
 
 def visible_objects(
-    posed: PosedFrame, objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]
+    posed: PosedFrame, objects: Sequence[SceneObject], T_world_map: F64
 ) -> list[tuple[SceneObject, NDArray[np.bool_]]]:
     """Return the visible objects of a frame with their (H, W) masks of at least :data:`MIN_PIXELS` pixels."""
     k = posed.frame.intrinsics

@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.recordings.recording import Recording, RecordingError
@@ -47,8 +48,8 @@ class CocoImage:
     stamp_ns: int | None
     camera: str
     size: tuple[int, int] | None
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    boxes: F64
+    scores: F64
     labels: tuple[str, ...]
     segmentations: tuple[Any, ...]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import (
+    F64,
     FloatArray,
     invert_transform,
     make_transform,
@@ -83,7 +83,7 @@ def conventions_text(names: Sequence[str]) -> str:
     return ",".join(names)
 
 
-def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDArray[np.float64]:
+def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> F64:
     """Convert a recorded (4, 4) pose to ``T_world_camera``.
 
     Args:
@@ -115,9 +115,7 @@ class ConvertedRecording:
         offset_ns: added to the stamps of poses.
     """
 
-    def __init__(
-        self, recording: Recording, convert: Callable[[NDArray[np.float64]], NDArray[np.float64]], offset_ns: int = 0
-    ) -> None:
+    def __init__(self, recording: Recording, convert: Callable[[F64], F64], offset_ns: int = 0) -> None:
         self.original = recording
         self._convert = convert
         self._offset_ns = offset_ns

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import (
+    F64,
     Intrinsics,
     check_transform,
     invert_transform,
@@ -96,7 +97,7 @@ class ExportedFrame:
     """
 
     stamp_ns: int
-    T_world_camera: NDArray[np.float64] | None
+    T_world_camera: F64 | None
     color: Callable[[], ColorImage]
     depth: Callable[[], DepthImage]
     color_camera: Intrinsics
@@ -213,7 +214,7 @@ def read_depth(path: Path, scale: float, confidence: Path | None = None) -> Dept
     return metres
 
 
-def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float64]:
+def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> F64:
     """Read the numbers of a text file, separated by blanks or commas; they may be infinite."""
     words = re.findall(r"[^\s,]+", read_text(path, _MAX_TEXT_BYTES))
     if len(words) not in [r * columns for r in rows]:
@@ -225,7 +226,7 @@ def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float
         raise RecordingError(f"{path}: {error!s:.200}") from error
 
 
-def _camera(K: NDArray[np.float64], size: tuple[int, int], where: Path) -> Intrinsics:
+def _camera(K: F64, size: tuple[int, int], where: Path) -> Intrinsics:
     """Build intrinsics from a 3x3 or 4x4 matrix and (height, width)."""
     with LeftOut().record(where, where):
         camera = Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), size[1], size[0])
@@ -276,7 +277,7 @@ def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
             yield ExportedFrame(at_ns, pose, *read, color_camera, depth_camera)
 
 
-def _pose(T: NDArray[np.float64], where: Path, left_out: LeftOut) -> NDArray[np.float64] | None:
+def _pose(T: F64, where: Path, left_out: LeftOut) -> F64 | None:
     """Return a valid pose, or None (a lost tracker writes infinite poses)."""
     pose = None
     with left_out.record(where, where, may_lack=True):
@@ -511,7 +512,7 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
             )
 
 
-def _record3d_pose(values: Any, where: str, frame: int, left_out: LeftOut) -> NDArray[np.float64] | None:
+def _record3d_pose(values: Any, where: str, frame: int, left_out: LeftOut) -> F64 | None:
     pose = None
     with left_out.record(where, f"{where}: pose {frame}", may_lack=True):
         numbers = checked.numbers(values, "pose", 7)

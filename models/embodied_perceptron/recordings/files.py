@@ -156,6 +156,14 @@ def read_json(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> Any:
     return parse_json(read_text(path, max_bytes).encode(), path)
 
 
+def read_object(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises :class:`RecordingError` with the file."""
+    data = read_json(path, max_bytes)
+    if not isinstance(data, dict):
+        raise RecordingError(f"{path} must hold an object, got {type(data).__name__}")
+    return data
+
+
 def read_image(path: Path, decode: Callable[[bytes], ImageT]) -> ImageT:
     """Read and decode an image file. Raises :class:`RecordingError` with the file when it cannot be read, or ``decode``
     raises ``ValueError``."""

@@ -84,15 +84,16 @@ CAMERA_FORMATS: dict[str, CameraFormat] = {
     "nv24": CameraFormat(1, 1, 3.0, False, False, None),
     "i420": CameraFormat(1, 1, 1.5, True, True, cv2.COLOR_YUV2RGB_I420),
 }
+_PLANAR = ("i420", "nv24")  # their chroma rows have another length than their luma rows
 
 
 def check_size(encoding: str, height: int, width: int, step: int) -> None:
-    """Raise ``ValueError`` for a size that an encoding cannot have."""
+    """Raise :class:`ImageDecodeError` for a size that an encoding cannot have."""
     layout = CAMERA_FORMATS[encoding]
     if (layout.even_width and width % 2) or (layout.even_height and height % 2):
-        raise ValueError(f"{encoding} images have an even size, got {width}x{height}")
+        raise ImageDecodeError(f"{encoding} images have an even size, got {width}x{height}")
     if encoding == "i420" and step % 2:
-        raise ValueError(f"{encoding} images have an even step, got {step}")
+        raise ImageDecodeError(f"{encoding} images have an even step, got {step}")
 
 
 def to_rgb(encoding: str, height: int, width: int, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -165,18 +166,19 @@ _RVL_FAULTS = {
 
 
 def decode_rvl(data: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint16]:
-    """Decode (N,) bytes to (H, W) uint16. Raises ``ValueError`` for truncated, damaged or oversized images.
+    """Decode (N,) bytes to (H, W) uint16. Raises :class:`ImageDecodeError` for truncated, damaged or oversized
+    images.
 
     Runs of unknown and of known pixels alternate, each preceded by its length; a known pixel is its difference from the
     last known one with the sign in the lowest bit. Numbers are groups of three bits, lowest first, in nibbles whose
     highest bit says that more follow; eight nibbles make a little-endian 32-bit word, the first one uppermost.
     """
     if not (height > 0 and width > 0 and height * width <= _MAX_RVL_PIXELS):
-        raise ValueError(f"RVL image claims {width}x{height} pixels, at most {_MAX_RVL_PIXELS} are decoded")
+        raise ImageDecodeError(f"RVL image claims {width}x{height} pixels, at most {_MAX_RVL_PIXELS} are decoded")
     depth = np.zeros(height * width, np.uint16)
     fault = _decode_rvl(np.ascontiguousarray(data), depth)
     if fault:
-        raise ValueError(f"RVL image of {width}x{height} pixels {_RVL_FAULTS[fault]} ({data.size} bytes)")
+        raise ImageDecodeError(f"RVL image of {width}x{height} pixels {_RVL_FAULTS[fault]} ({data.size} bytes)")
     return depth.reshape(height, width)
 
 
@@ -296,20 +298,9 @@ def decode_image(
     if encoding not in _CHANNELS and encoding not in _DEPTH_DTYPE:
         supported = ", ".join(COLOR_ENCODINGS + DEPTH_ENCODINGS)
         raise ImageDecodeError(f"image encoding {encoding!r} is not supported (supported: {supported})")
-    if height <= 0 or width <= 0:
-        raise ImageDecodeError(f"image size must be positive, got {width}x{height}")
     depth_dtype = _DEPTH_DTYPE.get(encoding)
-    pixel_bytes = _CHANNELS[encoding] if depth_dtype is None else depth_dtype.itemsize
-    row_bytes = width * pixel_bytes
-    if step < row_bytes:
-        raise ImageDecodeError(f"image step {step} is less than a row of {width} {encoding} pixels ({row_bytes} bytes)")
-    flat = _as_flat_uint8(data)
-    needed = step * (height - 1) + row_bytes
-    if flat.size < needed:
-        raise ImageDecodeError(
-            f"image data is cut short: {flat.size} bytes for {width}x{height} {encoding} with step {step} "
-            f"(needs {needed})"
-        )
+    row_bytes = width * (_CHANNELS[encoding] if depth_dtype is None else depth_dtype.itemsize)
+    flat = _checked_data(height, width, encoding, step, row_bytes, data)
     # the padding of the last row may be missing, so a view by strides instead of a reshape
     rows: NDArray[np.uint8] = np.lib.stride_tricks.as_strided(flat, (height, row_bytes), (step, 1), writeable=False)
     if depth_dtype is not None:
@@ -323,29 +314,35 @@ def decode_image(
     return pixels if encoding == "rgb8" else np.asarray(cv2.cvtColor(pixels, _TO_RGB[encoding]))
 
 
-def _decode_camera_format(
-    height: int, width: int, encoding: str, step: int, is_bigendian: bool | int, data: Bytes
-) -> NDArray[np.uint8]:
-    """Decode Bayer and YUV; see :func:`decode_image`."""
-    layout = CAMERA_FORMATS[encoding]
+def _checked_data(height: int, width: int, encoding: str, step: int, row_bytes: int, data: Bytes) -> NDArray[np.uint8]:
+    """Return the bytes of an image. Raises :class:`ImageDecodeError` for an impossible size or step, or too few."""
     if height <= 0 or width <= 0:
         raise ImageDecodeError(f"image size must be positive, got {width}x{height}")
-    row_bytes = width * layout.samples * layout.sample_bytes
     if step < row_bytes:
         raise ImageDecodeError(f"image step {step} is less than a row of {width} {encoding} pixels ({row_bytes} bytes)")
-    try:
+    rows = height
+    if encoding in CAMERA_FORMATS:
         check_size(encoding, height, width, step)
-    except ValueError as error:
-        raise ImageDecodeError(str(error)) from error
-    flat, count = _as_flat_uint8(data), round(height * layout.rows)
-    planar = encoding in ("i420", "nv24")
-    needed = planar_bytes(encoding, height, width, step) if planar else step * (count - 1) + row_bytes
+        rows = round(height * CAMERA_FORMATS[encoding].rows)
+    flat = _as_flat_uint8(data)
+    planar = encoding in _PLANAR
+    needed = planar_bytes(encoding, height, width, step) if planar else step * (rows - 1) + row_bytes
     if flat.size < needed:
         raise ImageDecodeError(
             f"image data is cut short: {flat.size} bytes for {width}x{height} {encoding} with step {step} "
             f"(needs {needed})"
         )
-    if planar:
+    return flat
+
+
+def _decode_camera_format(
+    height: int, width: int, encoding: str, step: int, is_bigendian: bool | int, data: Bytes
+) -> NDArray[np.uint8]:
+    """Decode Bayer and YUV; see :func:`decode_image`."""
+    layout = CAMERA_FORMATS[encoding]
+    row_bytes = width * layout.samples * layout.sample_bytes
+    flat, count = _checked_data(height, width, encoding, step, row_bytes, data), round(height * layout.rows)
+    if encoding in _PLANAR:
         return to_rgb(encoding, height, width, planar_rows(encoding, height, width, step, flat))
     rows = np.lib.stride_tricks.as_strided(flat, (count, row_bytes), (step, 1), writeable=False)
     rows = np.ascontiguousarray(rows)
@@ -506,10 +503,7 @@ def _decode_rvl_depth(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
     if packed.size < _RVL_SIZE.size:
         raise ImageDecodeError(f"RVL image is cut short: {packed.size} bytes")
     width, height = _RVL_SIZE.unpack(packed[: _RVL_SIZE.size].tobytes())
-    try:
-        return decode_rvl(packed[_RVL_SIZE.size :], height, width)
-    except ValueError as error:
-        raise ImageDecodeError(str(error)) from error
+    return decode_rvl(packed[_RVL_SIZE.size :], height, width)
 
 
 _RVL_SIZE = struct.Struct("<II")  # columns, rows

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import (
+    F64,
     FloatArray,
     Intrinsics,
     check_transform,
@@ -39,7 +40,7 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
 )
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_image, read_json, read_text, write_atomically
+from embodied_perceptron.recordings.files import read_image, read_json, read_object, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -248,13 +249,13 @@ class TumCamera:
     depth_invalid: tuple[int, ...]
     color_files: tuple[tuple[int, Path], ...]
     depth_files: tuple[tuple[int, Path], ...]
-    poses: tuple[tuple[int, NDArray[np.float64]], ...]
+    poses: tuple[tuple[int, F64], ...]
     world_frame: str | None
     base_frame: str | None
-    T_base_camera: NDArray[np.float64] | None
+    T_base_camera: F64 | None
     lens: CameraModel | None = None
     depth_camera: CameraModel | None = None
-    T_color_depth: NDArray[np.float64] | None = None
+    T_color_depth: F64 | None = None
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """Read (H, W, 3) uint8 RGB. Raises :class:`RecordingError` with the file."""
@@ -328,7 +329,7 @@ def read_tum_camera(
     )
 
 
-def _transform(spec: Mapping[str, Any], key: str) -> NDArray[np.float64] | None:
+def _transform(spec: Mapping[str, Any], key: str) -> F64 | None:
     return None if spec.get(key) is None else check_transform(checked.numbers(spec[key], key, 4, 4), key)
 
 
@@ -420,8 +421,8 @@ def _checked_list(path: Path, files: _Files) -> _Files:
     return files
 
 
-def _read_poses(path: Path, left_out: LeftOut) -> tuple[tuple[int, NDArray[np.float64]], ...]:
-    def parse(fields: list[str]) -> NDArray[np.float64]:
+def _read_poses(path: Path, left_out: LeftOut) -> tuple[tuple[int, F64], ...]:
+    def parse(fields: list[str]) -> F64:
         values = np.array([checked.decimal(field, "pose") for field in fields])
         return transform_from_pose(values[:3], values[3:])
 
@@ -442,10 +443,7 @@ def _object(path: Path, remedy: str = "") -> dict[str, Any]:
     """Read a JSON object. Raises :class:`RecordingError` with the file, and the remedy when it does not exist."""
     if not path.exists():
         raise RecordingError(f"{path} is missing{remedy}")
-    found = read_json(path, _MAX_LIST_BYTES)
-    if not isinstance(found, dict):
-        raise RecordingError(f"{path} must hold an object, got {type(found).__name__}")
-    return found
+    return read_object(path, _MAX_LIST_BYTES)
 
 
 def parse_stamp(text: str) -> int:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy import fft, ndimage
 from scipy.spatial import cKDTree
 
-from embodied_perceptron.geometry.transforms import level_transform, transform_points, yaw_of
+from embodied_perceptron.geometry.transforms import F64, level_transform, transform_points, yaw_of
 
-F64 = NDArray[np.float64]
 _NORMAL_NEIGHBOURS = 10
 _FLAT = 0.15  # thickness against width, squared, of what counts as a plane
 _LEAST_PAIRS = 60

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import check_transform, rotation_angle_rad
+from embodied_perceptron.geometry.transforms import F64, check_transform, rotation_angle_rad
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, SavedMap, take_array
 from embodied_perceptron.recordings import plain_values
@@ -41,7 +41,7 @@ class Place:
 
     kind: str
     stamp_ns: int
-    T_map_camera: NDArray[np.float64]
+    T_map_camera: F64
     points_mm: NDArray[np.int16]
     descriptors: NDArray[np.uint8]
 
@@ -49,11 +49,9 @@ class Place:
         return len(self.points_mm)
 
     @property
-    def points_m(self) -> NDArray[np.float64]:
+    def points_m(self) -> F64:
         """Return (N, 3) feature positions in the map."""
-        points: NDArray[np.float64] = (
-            self.points_mm / _MILLIMETRES @ self.T_map_camera[:3, :3].T + self.T_map_camera[:3, 3]
-        )
+        points: F64 = self.points_mm / _MILLIMETRES @ self.T_map_camera[:3, :3].T + self.T_map_camera[:3, 3]
         return points
 
     @property
@@ -89,7 +87,7 @@ class PlaceMemory:
         others = [other for other in self._places if not _is_same_view(place, other)]
         self._places = [*others, place][-self.max_places :]
 
-    def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
+    def move(self, motion_at: Callable[[int], F64]) -> None:
         """Apply a correction of the map; ``motion_at`` gives the (4, 4) motion at a stamp."""
         self._places = [replace(p, T_map_camera=motion_at(p.stamp_ns) @ p.T_map_camera) for p in self._places]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform, transform_points
 from embodied_perceptron.relocalisation.alignment import (
     Motions,
     Surface,
@@ -36,7 +36,6 @@ from embodied_perceptron.relocalisation.features import (
 from embodied_perceptron.relocalisation.places import Place
 from embodied_perceptron.sensors.frame import PosedFrame
 
-F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 _SURFACE_M = 0.05  # the map's points are thinned to one a cell

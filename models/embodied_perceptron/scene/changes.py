@@ -1,8 +1,9 @@
 """Changes between two maps of one place: objects that appeared, left, moved or have another name.
 
-Objects whose boxes overlap are paired. Of the rest, objects of equal name and similar size are paired with the shortest
-total motion. An unpaired object appeared or left only where the other map shows its place as empty: it is *unseen*
-where the other map has no data, and *unsure* where the object's voxels are still there and it was only not recognised.
+Objects with one id and one history, of which one map goes on from the other, and objects whose boxes overlap are
+paired. Of the rest, objects of equal name and similar size are paired with the shortest total motion. An unpaired
+object appeared or left only where the other map shows its place as empty: it is *unseen* where the other map has no
+data, and *unsure* where the object's voxels are still there and it was only not recognised.
 
 Both maps must lie in one frame: :func:`compare_maps` refuses maps whose walls and furniture do not coincide.
 """
@@ -133,7 +134,7 @@ def compare_maps(before: Perception, after: Perception, min_moved_m: float = 0.2
     """
     aligned = check_same_place(before, after)
     a, b = (tuple(p.objects) + tuple(p.tentative) + tuple(p.stale) for p in (before, after))
-    pairs = _paired_by_place(a, b)
+    pairs = _paired(a, b)
     rest_a = [i for i in range(len(before.objects)) if i not in pairs]
     rest_b = [j for j in range(len(after.objects)) if j not in pairs.values()]
     shown_a = _shown(rest_a, a, before.voxels, after.voxels, b)
@@ -182,8 +183,17 @@ def _names(thing: SceneObject | None) -> tuple[str, str]:
     return thing.label, thing.user_name
 
 
+def _paired(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict[int, int]:
+    """Row of ``a`` -> row of ``b``: equal ids that began at one time, which one map has from the other; of the rest,
+    the assignment with most overlap, preferring equal names."""
+    born = {(o.id, o.history[0].stamp_ns): j for j, o in enumerate(b) if o.history}
+    known = {i: born[key] for i, o in enumerate(a) if o.history and (key := (o.id, o.history[0].stamp_ns)) in born}
+    rest = [[k for k in range(len(some)) if k not in taken] for some, taken in ((a, known), (b, known.values()))]
+    by_place = _paired_by_place([a[i] for i in rest[0]], [b[j] for j in rest[1]])
+    return known | {rest[0][i]: rest[1][j] for i, j in by_place.items()}
+
+
 def _paired_by_place(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict[int, int]:
-    """Row of ``a`` -> row of ``b``: the assignment with most overlap, preferring equal names."""
     if not a or not b:
         return {}
     iou = Bounds.of(np.stack([o.box for o in a])).iou(Bounds.of(np.stack([o.box for o in b])))

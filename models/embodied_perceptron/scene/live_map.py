@@ -544,7 +544,6 @@ class LiveMap:
             self._places, self._search, self.loaded_from = places, search, path
             self._objects, self._semantic, self._frame = objects, semantic, frame
             self._files[os.path.realpath(path)] = saved.state
-            self._objects.know_places(self.volume.copy().snapshot())
             self._publish()
             labels = self._labels()
         if was_interrupted(labels_path(path)):

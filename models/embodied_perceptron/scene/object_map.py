@@ -64,7 +64,6 @@ from embodied_perceptron.geometry.suppression import (
     touching_pairs,
 )
 from embodied_perceptron.inference.naming import published_name
-from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.plain_values import MAX_NAME
@@ -81,7 +80,7 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene import history
 from embodied_perceptron.scene.changes import displacement
-from embodied_perceptron.scene.history import History, MappedSince
+from embodied_perceptron.scene.history import History
 from embodied_perceptron.scene.identity import (
     FIXED,
     LIKE,
@@ -94,6 +93,7 @@ from embodied_perceptron.scene.identity import (
     log_odds,
     match,
     voxels_inside,
+    was_put_there,
 )
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -229,36 +229,6 @@ def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Search of objects by place
-
-
-class GroundIndex:
-    """Ids of objects by the rectangles of the ground that their bounds cover."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, int] = {}
-        self._ids, self._bounds = np.zeros(64, np.int64), np.zeros((64, 4))
-
-    def put(self, track: int, box: NDArray[np.float64]) -> None:
-        """Insert or move an object with a (9,) box."""
-        row, bounds = self._rows.setdefault(track, len(self._rows)), Bounds.of(box[None])
-        if row == len(self._ids):
-            self._ids, self._bounds = np.tile(self._ids, 2), np.tile(self._bounds, (2, 1))
-        self._ids[row], self._bounds[row] = track, [*bounds.low[0, :2], *bounds.high[0, :2]]
-
-    def remove(self, track: int) -> None:
-        """Remove an object, if it is there; the last row takes its place."""
-        row = self._rows.pop(track, None)
-        if row is not None and row != len(self._rows):
-            last = len(self._rows)
-            self._ids[row], self._bounds[row] = self._ids[last], self._bounds[last]
-            self._rows[int(self._ids[row])] = row
-
-    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
-        """Ids of objects that touch a rectangle of the ground; its (2,) corners may be infinite."""
-        bounds = self._bounds[: len(self._rows)]
-        touch = (bounds[:, :2] <= high_m).all(axis=1) & (bounds[:, 2:] >= low_m).all(axis=1)
-        return set(self._ids[: len(bounds)][touch].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,14 +288,8 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
 _MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
-_PASSING = (
-    "published",
-    "looked_at",
-    "begun_ns",
-    "begun_at",
-    "anchor",
-    "condition",
-)  # not in files
+_PASSING = ("published", "looked_at", "begun_ns", "anchor", "condition", "present_ns")  # not in files
+_MAX_MERGED = 32  # other ids of an object
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
@@ -409,8 +373,9 @@ class Track:
     appearance: Appearance = field(default_factory=Appearance)
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
     replaced_ns: int = 0  # when its object was recognised elsewhere; tentative until its place is seen later
+    merged: list[int] = field(default_factory=list)  # ids under which it was known before it was recognised
     condition: str = ""  # at the last look at it; not kept in files
-    begun_at: int = 0  # number of the update that found it first; not kept in files
+    present_ns: int = 0  # when it was surely there, see last_seen; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
@@ -432,7 +397,7 @@ class Track:
 
     def odds_as(self, new: Track, mean_view: NDArray[np.float32] | None = None) -> float:
         """Log-odds that ``new`` is this object elsewhere; -inf where both were there at one time."""
-        if self.last_seen_ns - new.begun_ns > _LAG_NS:
+        if self.present_ns - new.begun_ns > _LAG_NS:
             return -math.inf
         return log_odds(differences(new.as_identified(), self.as_identified(), mean_view))
 
@@ -447,20 +412,22 @@ class Track:
         self.names = _added(self.names, posterior, memory)
 
     def absorb(self, other: Track) -> None:
-        """Merge the history of a duplicate."""
-        if self.missed and not other.missed:
-            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
-            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
-            self.begun_ns = other.begun_ns
-        self.log_odds = max(self.log_odds, other.log_odds)
-        self.score = max(self.score, other.score)
+        """Take over what another track of the same object knows; box and state stay."""
+        if other.history and (not self.history or other.history[0].stamp_ns < self.history[0].stamp_ns):
+            self.history = other.history
+        self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
         self.found += other.found
-        self.found_ns = max(self.found_ns, other.found_ns)
-        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
+        for name in ("log_odds", "score", "found_ns", "last_seen_ns", "present_ns"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
         self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.appearance.absorb(other.appearance)
         self.published = None
+
+    def stand_as(self, other: Track) -> None:
+        """Take the place of another track of the same object, which was found."""
+        for name in ("box", "missed", "whole", "weight", "support", "surroundings", "unfound_s", "begun_ns"):
+            setattr(self, name, getattr(other, name))
 
     def as_identified(self) -> Identified:
         return Identified(self.appearance, self.box, self.names or self.votes)
@@ -492,6 +459,7 @@ class Track:
             self.published = SceneObject(
                 *(self.id, label, score, box, self.state, seen_ns, self.user_name, category, names),
                 maybe_same_as=maybe,
+                merged_from=tuple(self.merged),
                 history=self.history,
             )
         return self.published
@@ -524,7 +492,7 @@ def track_from_json(entry: dict[str, Any]) -> Track:
         if name in entry:
             raise ValueError(f"object {entry.get('id')} has an unknown field: {name}")
     entry, past = dict(entry), {}
-    for name, read in (("history", history.from_list), ("appearance", Appearance.from_list), ("maybe", _maybe)):
+    for name, read in _PAST.items():
         if name in entry:
             value = entry.pop(name)
             try:
@@ -544,6 +512,15 @@ def _maybe(rows: Any) -> dict[int, float]:
     """(id, probability) of the earlier objects that an object may be."""
     pairs = [plain_values.sequence(row, "maybe") for row in plain_values.sequence(rows, "maybe")]
     return {plain_values.whole(i, "maybe", 1, MAX_ID): plain_values.number(p, "maybe", 0.0, 1.0) for i, p in pairs}
+
+
+def _merged(rows: Any) -> list[int]:
+    return [plain_values.whole(i, "merged", 1, MAX_ID) for i in plain_values.sequence(rows, "merged")][-_MAX_MERGED:]
+
+
+_PAST: Mapping[str, Callable[[Any], Any]] = {
+    "history": history.from_list, "appearance": Appearance.from_list, "maybe": _maybe, "merged": _merged
+}  # fmt: skip
 
 
 def _check_fields(track: Track) -> None:
@@ -582,12 +559,14 @@ def _check_fields(track: Track) -> None:
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 6
 _LOG = logging.getLogger(__name__)
-_MAX_GONE, _MAX_FRESH, _MAX_FORMER = 2000, 64, 1000  # objects that are remembered, that may be earlier ones; old ids
+_MAX_GONE, _MAX_FRESH = 2000, 64  # objects that are remembered, and that may be earlier ones
 _LOOKS = 8  # appearances measured in an update
 _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is found elsewhere, is one event
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
+_KNOWN = 5  # detections of an object that can leave or be recognised: fewer may be a mistake
+_THIN_M = 0.15
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
@@ -595,7 +574,7 @@ _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
 )  # the middle of a box, in its size
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
-_MAX_LIKE = 16  # earlier objects with which a new one is compared, the most similar in extent
+_MAX_LIKE = 8  # earlier objects with which a new one is compared, the most similar in extent
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
@@ -643,7 +622,6 @@ class ObjectMap:
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
@@ -653,9 +631,6 @@ class ObjectMap:
     def _forget_past(self) -> None:
         self._gone: dict[int, Track] = {}  # in the order in which they left
         self._fresh: dict[int, Track] = {}  # confirmed in this session; each may turn out to be an earlier object
-        self._former: dict[int, int] = {}  # id -> id of the object that it turned out to be
-        self._since = MappedSince()
-        self._rebuilt = False  # the map's voxels were moved
         self._waiting: list[tuple[int, ObjectEvent]] = []  # when it is due
         self._loaded, self._again, self._lost = set[int](), set[int](), set[int]()  # ids of a loaded map
         self._away = set[int]()  # ids that were gone when the map was loaded
@@ -740,7 +715,6 @@ class ObjectMap:
         for track in near:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
-                self._grid.put(track.id, track.box)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
         waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
         due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
@@ -785,10 +759,10 @@ class ObjectMap:
         return gone
 
     def _tracked(self, number: int) -> Track:
-        number = self._former.get(number, number)
-        if number not in self._tracks:
+        track = self._tracks.get(number) or next((t for t in self._tracks.values() if number in t.merged), None)
+        if track is None:
             raise LookupError(f"there is no object {number}")
-        return self._tracks[number]
+        return track
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Remove objects centered in the (9,) ``box``; returns their ids."""
@@ -796,7 +770,6 @@ class ObjectMap:
         gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
         for track in gone:
             self._remove(track)
-            self._waiting = [(at_ns, e) for at_ns, e in self._waiting if e.id != track.id]
         self.corrections.forget_inside(box)
         return tuple(t.id for t in gone)
 
@@ -805,7 +778,6 @@ class ObjectMap:
 
         ``motion_at(stamp_ns)``: (4, 4) rigid motion, old world -> new world, of data from that time.
         """
-        self._rebuilt = True
         for track in (*self._tracks.values(), *self._gone.values()):
             track.is_back = True  # the map was rebuilt from keyframes and is thinner, as at a place seen again
             track.history, track.anchor = history.moved(track.history, motion_at), None
@@ -813,32 +785,29 @@ class ObjectMap:
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
                 track.box, track.published = canonical_boxes(moved)[0], None
-                if track.state != ObjectState.GONE:
-                    self._grid.put(track.id, track.box)
         self.corrections.move(motion_at)
 
     def clear(self) -> None:
         """Remove all objects and restart ids at 1, for a new map."""
         self._tracks = {}
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
         self._forget_past()
 
-    def know_places(self, snapshot: VoxelSnapshot) -> None:
-        """Take the voxels of a loaded map for known: what is found later elsewhere was put there."""
-        self._since.known(blocks_of(snapshot))
-
     # ------------------------------------------------------------------------------------------------------- matching
 
     def _near(self, look: _Look) -> list[Track]:
         """Objects near the region or the detections, by id."""
-        ids, bounds = self._grid.near(*look.ground()), Bounds.of(look.found.boxes)
+        if not self._tracks:
+            return []
+        areas, found = [look.ground()], Bounds.of(look.found.boxes)
         if len(look.found):
-            low, high = bounds.low[:, :2].min(axis=0), bounds.high[:, :2].max(axis=0)
-            ids |= self._grid.near(low - _SURROUNDINGS_M, high + _SURROUNDINGS_M)
-        return [self._tracks[i] for i in sorted(ids)]
+            low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
+            areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
+        every = Bounds.of(np.stack([t.box for t in self._tracks.values()]))
+        touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
+        return [t for t, is_near in zip(self._tracks.values(), np.any(touches, axis=0), strict=True) if is_near]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
         """Optimal one-to-one assignment: row of the detections -> track."""
@@ -895,7 +864,6 @@ class ObjectMap:
             state=ObjectState.TENTATIVE,
             found_ns=look.now_ns,
             begun_ns=look.now_ns,
-            begun_at=self._updates,
             unfound_s=0.0,
             last_seen_ns=0,
             support=0.0,
@@ -908,18 +876,20 @@ class ObjectMap:
         self._tracks[track.id] = track
         return track
 
-    def _remove(self, track: Track) -> None:
+    def _remove(self, track: Track, silently: bool = True) -> None:
+        """Remove an object; ``silently``: with its events that were not told yet."""
         del self._tracks[track.id]
-        self._grid.remove(track.id)
         self._fresh.pop(track.id, None)
+        if silently:
+            self._waiting = [entry for entry in self._waiting if entry[1].id != track.id]
 
     # ----------------------------------------------------------------------------------------------------------- past
 
     def _leave(self, track: Track, reason: str, probability: float) -> None:
-        """Remove an object that is not there any more, and remember it if it was ever confirmed."""
-        before = track.as_object(self.config, self.name_of)
-        self._remove(track)
-        if not track.history or track.label in FIXED:
+        """Remove an object that is not there any more, and remember it if it was more than a mistake."""
+        before, is_known = track.as_object(self.config, self.name_of), bool(track.history) and track.found >= _KNOWN
+        self._remove(track, silently=not is_known)
+        if not is_known or track.label in FIXED:
             return
         track.note(self._updated_ns, EventKind.LEFT, probability, "", reason)
         track.state = ObjectState.GONE
@@ -941,14 +911,10 @@ class ObjectMap:
 
     def _remember(self, near: list[Track], seen: set[int], snapshot: VoxelSnapshot, now_ns: int) -> None:
         """Update appearances and histories after a perception, and find out which new objects are earlier ones."""
-        blocks = blocks_of(snapshot)
-        if self._rebuilt:
-            self._since.known(blocks)
-            self._rebuilt = False
-        self._since.update(blocks, now_ns)
         found = [t for t in near if t.id in seen]
         self._again |= self._loaded & seen
         due = [t for t in found if t.found <= 4 or t.found % 8 == 0]
+        due = [t for t in due if t.present_ns >= now_ns - _WAIT_NS]  # old voxels do not look like it any more
         for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
             track.appearance.look(track.box, snapshot, self.image)
         news = any(t.history and t.history[-1].stamp_ns >= now_ns for t in self._gone.values())
@@ -961,10 +927,9 @@ class ObjectMap:
             else:
                 gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
                 replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
-                in_file_only = self.seen_through is not None
-                put_there = replaces or self._since.is_put_there(track.box, blocks, in_file_only)
+                put_there = replaces or was_put_there(track.box, track.begun_ns, snapshot)
                 if not put_there and self.seen_through is not None:
-                    points = voxels_inside(track.box, snapshot)[0]
+                    points = voxels_inside(track.box, snapshot).points_m
                     put_there = self.seen_through(points, -1, track.begun_ns) >= _PUT_THERE_SHARE
                 is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # not detected in old voxels alone
                 self._introduce(track, put_there and is_new and track.label not in FIXED)
@@ -1019,15 +984,15 @@ class ObjectMap:
         new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED and t.label not in FIXED]
         if not new:
             return
-        unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.last_seen_ns > _LAG_NS)
-        old = [t for t in (*self._gone.values(), *unseen) if t.label not in FIXED]
+        unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.present_ns > _LAG_NS)
+        old = [t for t in (*self._gone.values(), *unseen) if t.label not in FIXED and t.found >= _KNOWN]
         if not old:
             return
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
         unlike = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2))
         begun_ns = np.array([t.begun_ns for t in new])[:, None]
         unlike[(unlike >= LIKE) | (begun_ns <= [t.begun_ns for t in old])] = np.inf
-        unlike[begun_ns < [t.last_seen_ns - _LAG_NS for t in old]] = np.inf
+        unlike[begun_ns < [t.present_ns - _LAG_NS for t in old]] = np.inf
         odds = np.full((len(new), len(old)), -np.inf)
         views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
@@ -1036,8 +1001,7 @@ class ObjectMap:
             prior = 0.0 if put_there else WEIGHTS.discovered
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE:
-                    exists = 1.0 if old[m].state == ObjectState.GONE else sigmoid(old[m].log_odds)
-                    odds[n, m] = old[m].odds_as(track, mean_view) + prior + math.log(exists)
+                    odds[n, m] = old[m].odds_as(track, mean_view) + prior
         winners, probability = match(odds)
         for n, track in enumerate(new):
             if self._tracks.get(track.id) is not track:  # a newer one continues it
@@ -1055,42 +1019,33 @@ class ObjectMap:
         """Let a new object be an earlier one: it takes its id, name and history. The voxels of an earlier one that
         no camera saw leaving stay in the map under another id until a camera sees their place."""
         before, formerly = old.as_object(self.config, self.name_of), new.id
+        unannounced = any(e.id == old.id and e.kind == EventKind.LEFT for _, e in self._waiting)
+        self._waiting = [entry for entry in self._waiting if entry[1].id != old.id]
         self._remove(new)
         seen_gone = self._gone.pop(old.id, None) is not None
         if not seen_gone:
             self._remove(old)
-            left = replace(
-                old, id=self._next_id, history=(), maybe={}, appearance=Appearance(), user_name="", user_label=""
-            )
-            left.replaced_ns, left.state = self._updated_ns, ObjectState.TENTATIVE
-            self._next_id, left.published = self._next_id + 1, None
+            left = replace(old, id=self._next_id, state=ObjectState.TENTATIVE, published=None)
+            left.history, left.maybe, left.merged, left.appearance = (), {}, [], Appearance()
+            left.user_name, left.user_label, left.replaced_ns = "", "", self._updated_ns
+            self._next_id += 1
             self._tracks[left.id] = left
-            self._grid.put(left.id, left.box)
-        waiting = {e.id for _, e in self._waiting if e.kind == EventKind.LEFT}
-        self._waiting = [(at_ns, e) for at_ns, e in self._waiting if e.id not in (old.id, new.id)]
-        self._former = {k: old.id if v == new.id else v for k, v in [*self._former.items(), (new.id, old.id)]}
-        self._former = dict([*self._former.items()][-_MAX_FORMER:])
         for track in self._tracks.values():
             if new.id in track.maybe or old.id in track.maybe:
-                track.maybe.pop(new.id, None)
-                track.maybe.pop(old.id, None)
+                track.maybe = {i: p for i, p in track.maybe.items() if i not in (new.id, old.id)}
                 track.published = None
-        stamp_ns = new.history[0].stamp_ns
-        unannounced = old.id in waiting
-        new.id, new.maybe, new.published = old.id, {}, None
-        new.history = old.history[:-1] if unannounced else old.history
-        new.user_name, new.user_label = new.user_name or old.user_name, new.user_label or old.user_label
-        new.votes, new.names = _added(old.votes, new.votes, 1.0), _added(old.names, new.names, 1.0)
-        new.appearance.absorb(old.appearance)
-        self._lost.discard(old.id)
+        stamp_ns, new.id, old.id, new.maybe = new.history[0].stamp_ns, old.id, new.id, {}
+        new.absorb(old)
+        new.history = old.history[: -1 if unannounced else None]
+        self._lost.discard(new.id)
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
-        self._grid.put(new.id, new.box)
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
-        kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
+        kind = EventKind.RETURNED if stays or new.id in self._away else EventKind.MOVED
         reason = f"{'its old place is empty' if seen_gone else 'it was put there'}, and it looks the same"
+        reason += f"; known as object {formerly} until then"
         new.note(stamp_ns, kind, round(probability, 3), "", reason)
         self._wait(new, kind, before, new.as_object(self.config, self.name_of), formerly)
 
@@ -1108,7 +1063,7 @@ class ObjectMap:
         by_user = bool(track.user_label or track.user_name)
         least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CONFIRMED_ANEW)
         right = by_user or track.probability(self.config, track.reference) >= least
-        is_seen = track.last_seen_ns > track.replaced_ns or not track.replaced_ns
+        is_seen = track.present_ns > track.replaced_ns or not track.replaced_ns
         if likely and right and is_seen and track.found >= confirm_count:
             state = ObjectState.CONFIRMED
         elif state == ObjectState.CONFIRMED and not (likely and right):
@@ -1153,12 +1108,13 @@ class ObjectMap:
             # decays slowly, so that a box that loses voxels bit by bit still ends as empty
             track.support = max(float(inside[i]), 0.9 * track.support)
             track.surroundings = float(around[i])
-            newest = int(newest_ns[i])
-            if not newest <= track.last_seen_ns <= self._updated_ns:
-                newest = last_seen(track.box, look.snapshot)
-            # times of a later clock: of a file, or before the clock was set back
-            track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
+            if max(track.last_seen_ns, track.present_ns) > self._updated_ns:  # of a file, or the clock was set back
+                track.last_seen_ns = track.present_ns = 0
             track.replaced_ns = min(track.replaced_ns, self._updated_ns)
+            if newest_ns[i] > track.present_ns:
+                seen_ns, present_ns = last_seen(track.box, look.snapshot)
+                track.last_seen_ns = max(track.last_seen_ns, seen_ns)
+                track.present_ns = max(track.present_ns, present_ns)
         return [t for t in near if t.id not in gone], alone
 
     def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:
@@ -1204,8 +1160,9 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update."""
-        if self.seen_through is None:
+        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin
+        one, as its pose is not exact."""
+        if self.seen_through is None or track.box[3:5].min() < _THIN_M:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
@@ -1241,10 +1198,9 @@ class ObjectMap:
             two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.association.stacked_iou
             if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
+                if a.missed and not b.missed:
+                    a.stand_as(b)
                 a.absorb(b)
-                if b.history and (not a.history or b.history[0].stamp_ns < a.history[0].stamp_ns):
-                    a.history = b.history
-                self._former[b.id] = a.id
         for i in gone:
             self._remove(self._tracks[i])
 
@@ -1293,7 +1249,6 @@ class ObjectMap:
         for track in self._tracks.values():
             if track.state == ObjectState.CONFIRMED and not track.history:  # a map of an older version
                 track.note(track.found_ns, EventKind.FOUND, words=track.label)
-            self._grid.put(track.id, track.box)
         self._loaded, self._away = set(self._tracks), set(self._gone)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, check_transform
 
 # number of coefficients of each model
 _COEFFICIENTS = {
@@ -103,7 +103,7 @@ class CameraModel:
             return depth_m
         return np.asarray(cv2.remap(depth_m, *self._undistortion_maps(), cv2.INTER_NEAREST), dtype=np.float32)
 
-    def undistort_boxes(self, boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
+    def undistort_boxes(self, boxes_px: F64) -> F64:
         """Convert (N, 4) boxes in the raw image to the boxes around them in the rectified one.
 
         Points along all four edges are moved, because distortion bends them. Non-finite boxes become NaN.
@@ -120,7 +120,7 @@ class CameraModel:
         K, d = self.intrinsics.matrix, np.asarray(self.distortion)
         undistort: Any = cv2.fisheye.undistortPoints if self.model == "equidistant" else cv2.undistortPoints
         moved = undistort(points.reshape(-1, 1, 2), K, d, R=np.eye(3), P=K).reshape(points.shape)
-        result: NDArray[np.float64] = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+        result: F64 = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
         result[~finite] = np.nan
         return result
 
@@ -229,7 +229,7 @@ def register_depth(
     depth: NDArray[np.float32],
     depth_camera: Intrinsics,
     color_camera: Intrinsics,
-    T_color_depth: NDArray[np.float64] | None = None,
+    T_color_depth: F64 | None = None,
 ) -> NDArray[np.float32]:
     """Register (h, w) canonical depth to colour: (H, W) depth along the optical axis of colour.
 
@@ -289,7 +289,7 @@ def _edge(x: float, y: float, z: float, near: float, other: float, to: NDArray[A
 
 
 @njit(cache=True, nogil=True)
-def _move_row(depth: NDArray[np.float32], v: int, M: NDArray[np.float64], places: NDArray[np.float64]) -> None:
+def _move_row(depth: NDArray[np.float32], v: int, M: F64, places: F64) -> None:
     """Fill (3, w + 2) ``places`` with x, y, z in colour of row ``v``; z = 0: no depth, or behind the camera."""
     for u in range(len(depth)):
         z = float(depth[u])
@@ -305,7 +305,7 @@ def _move_row(depth: NDArray[np.float32], v: int, M: NDArray[np.float64], places
 
 
 @njit(cache=True, nogil=True)
-def _move(depth: NDArray[np.float32], M: NDArray[np.float64], reach: float, found: NDArray[np.float32]) -> None:
+def _move(depth: NDArray[np.float32], M: F64, reach: float, found: NDArray[np.float32]) -> None:
     """Fill (H, W) ``found``, zeros, with (h, w) ``depth``.
 
     Args:
@@ -381,7 +381,7 @@ class UnregisteredDepth:
 
     depth_m: NDArray[np.float32]
     camera: CameraModel
-    T_color_depth: NDArray[np.float64] | None
+    T_color_depth: F64 | None
 
     @property
     def nbytes(self) -> int:

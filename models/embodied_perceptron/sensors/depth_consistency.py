@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame
 
 _GRID = 40  # points across the image
@@ -72,7 +72,7 @@ class _Chain:
 class _Camera:
     chains: list[_Chain] = field(default_factory=list)
     number: int = 0
-    poses: deque[tuple[int, NDArray[np.float64]]] = field(default_factory=lambda: deque(maxlen=_POSES))
+    poses: deque[tuple[int, F64]] = field(default_factory=lambda: deque(maxlen=_POSES))
 
 
 class DepthConsistency:
@@ -128,7 +128,7 @@ class DepthConsistency:
         """Describe what is wrong, by the correction under which the image agrees with a chain."""
         depth_m, T = posed.frame.depth_m, posed.T_world_camera
 
-        def agreed(depth_m: NDArray[np.float32], T: NDArray[np.float64]) -> float:
+        def agreed(depth_m: NDArray[np.float32], T: F64) -> float:
             found = _compare(posed, depth_m, T, chain.newest)
             return found.median if found is not None and chain.agrees(found) else np.inf
 
@@ -152,7 +152,7 @@ def _are_near(posed: PosedFrame, other: PosedFrame) -> bool:
 
 
 def _compare(
-    posed: PosedFrame, depth_m: NDArray[np.float32], T_world_camera: NDArray[np.float64], other: PosedFrame
+    posed: PosedFrame, depth_m: NDArray[np.float32], T_world_camera: F64, other: PosedFrame
 ) -> _Difference | None:
     """Compare depth at a pose with another frame; None where both see too little."""
     camera = posed.frame.intrinsics
@@ -177,10 +177,10 @@ def _compare(
     return _Difference(float(np.median(off)), nearer, farther, float(middle), float(high / low - 1))
 
 
-_RAYS: dict[tuple[Intrinsics, int], NDArray[np.float64]] = {}
+_RAYS: dict[tuple[Intrinsics, int], F64] = {}
 
 
-def _rays(camera: Intrinsics, step: int) -> NDArray[np.float64]:
+def _rays(camera: Intrinsics, step: int) -> F64:
     """Return the (h, w, 3) points at depth 1 of every ``step``-th pixel."""
     if (camera, step) not in _RAYS:
         if len(_RAYS) > 16:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, check_transform
 
 # REP-118: the unit follows from the encoding
 DEPTH_UNIT_M = {"16UC1": 0.001, "32FC1": 1.0, "mono16": 0.001, "64FC1": 1.0}
@@ -103,14 +103,12 @@ class PosedFrame:
     """
 
     frame: RgbdFrame
-    T_world_camera: NDArray[np.float64]
+    T_world_camera: F64
     arrival_ns: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "T_world_camera", check_transform(self.T_world_camera, "T_world_camera"))
 
-
-F64 = NDArray[np.float64]
 
 _TOGETHER_NS = 1_000_000_000  # newest frames of cameras within this time count as simultaneous
 

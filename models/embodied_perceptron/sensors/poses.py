@@ -23,9 +23,14 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
+from embodied_perceptron.geometry.transforms import (
+    F64,
+    FloatArray,
+    check_transform,
+    interpolate_transform,
+    invert_transform,
+)
 
 JUMP_NS = 1_000_000_000  # a larger offset is more than lateness of one message
 EVIDENCE = 3  # stamps in a row that confirm a jump of the stream
@@ -138,7 +143,7 @@ def format_stamp(stamp_ns: int) -> str:
 class Found:
     """The transform, (4, 4) float64, ``T_target_source``."""
 
-    T: NDArray[np.float64]
+    T: F64
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ class PoseBuffer:
         self._max_gap_ns = None if max_gap_s is None else seconds_to_ns(max_gap_s)
         self.name = name
         self._stamps: list[int] = []
-        self._poses: list[NDArray[np.float64]] = []
+        self._poses: list[F64] = []
 
     def __len__(self) -> int:
         return len(self._stamps)
@@ -279,7 +284,7 @@ class PoseBuffer:
             stamp_ns, check_transform(T, f"pose{self.name and ' of ' + self.name} at {format_stamp(stamp_ns)}")
         )
 
-    def insert_checked(self, stamp_ns: int, T: NDArray[np.float64]) -> InsertResult:
+    def insert_checked(self, stamp_ns: int, T: F64) -> InsertResult:
         """:meth:`insert` of a pose that is known to be rigid."""
         pose = T.copy()
         pose.setflags(write=False)
@@ -334,9 +339,9 @@ class _Link:
     def __init__(self, parent: str, moving: PoseBuffer | None, judge: StampJudge) -> None:
         self.parent = parent
         self.moving = moving
-        self.fixed: NDArray[np.float64] | None = None
+        self.fixed: F64 | None = None
         self.judge = judge
-        self.odd: list[tuple[int, NDArray[np.float64]]] = []  # waiting for the next stamps
+        self.odd: list[tuple[int, F64]] = []  # waiting for the next stamps
         self.odd_since = 0  # number of fitting transforms in the tree when the first odd one arrived
 
     def at(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:

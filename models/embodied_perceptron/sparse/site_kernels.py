@@ -16,23 +16,28 @@ Floats, Matrix = wp.array(dtype=wp.float32), wp.array2d(dtype=wp.float32)
 
 
 @wp.func
-def row_of(keys: Longs, key: wp.int64):
-    """Row of a key in sorted keys, -1 where absent."""
-    if keys.shape[0] == 0:
+def row_of(keys: Longs, key: wp.int64, first: wp.int32, end: wp.int32):
+    """Row of a key among the sorted keys of the rows ``first`` to ``end``, counted from ``first``; -1 where absent."""
+    if first == end:
         return wp.int32(-1)
-    row = wp.lower_bound(keys, key)  # the last one where all are below
-    return wp.where(keys[row] == key, row, wp.int32(-1))
+    row = wp.lower_bound(keys, first, end, key)  # the last one where all are below
+    return wp.where(keys[row] == key, row - first, wp.int32(-1))
 
 
 @wp.kernel
-def locate(keys: Longs, wanted: Longs, steps: Table, masks: Longs, firsts: Table, absents: Table, rows: Rows):
-    """See :func:`~embodied_perceptron.sparse.sites.locate`; a table of one row, or column, holds for all of them."""
+def locate(
+    keys: Longs, wanted: Longs, steps: Table, masks: Longs, spans: Table, lasts: Table, behind: wp.bool, rows: Rows
+):
+    """See :func:`~embodied_perceptron.sparse.sites.locate`."""
     m, k = wp.tid()
-    row = row_of(keys, (wanted[m] & masks[wp.min(k, masks.shape[0] - 1)]) + steps[wp.min(m, steps.shape[0] - 1), k])
-    if row < 0:
-        rows[m, k] = wp.int32(absents[wp.min(m, absents.shape[0] - 1), 0])
-    else:
-        rows[m, k] = row - wp.int32(firsts[wp.min(m, firsts.shape[0] - 1), wp.min(k, firsts.shape[1] - 1)])
+    t, first, end = wp.int32(0), wp.int32(0), keys.shape[0]
+    while t + 1 < steps.shape[0] and wp.int64(m) >= lasts[t, 0]:
+        t += 1
+    if spans.shape[1] > 1:
+        column = wp.min(2 * k, spans.shape[1] - 2)
+        first, end = wp.int32(spans[t, column]), wp.int32(spans[t, column + 1])
+    row = row_of(keys, (wanted[m] & masks[wp.min(k, masks.shape[0] - 1)]) + steps[t, k], first, end)
+    rows[m, k] = wp.where(row < 0 and behind, end - first, row)
 
 
 @wp.kernel
@@ -49,7 +54,8 @@ def interpolate(
         w = w * (n * z + (one - n) * (stride - z))
         row = wp.int32(-1)
         if w != wp.int64(0):
-            row = row_of(coarse, bases[m] + (((i << (_BITS + _BITS)) + (j << _BITS)) + n) * stride)
+            key = bases[m] + (((i << (_BITS + _BITS)) + (j << _BITS)) + n) * stride
+            row = row_of(coarse, key, wp.int32(0), coarse.shape[0])
         if row >= 0:
             share = wp.float64(w) / wp.float64(edge)
             weight[m] = wp.float32(wp.float64(weight[m]) + share)

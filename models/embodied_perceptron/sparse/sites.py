@@ -300,7 +300,7 @@ class Sites:
 
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
-        return locate(self.keys, keys, constant((0,), self.device)[None], -1)[:, 0].long()
+        return locate(self.keys, keys, constant((0,), self.device)[None], False)[:, 0].long()
 
     def rows_of(self, other: Sites) -> torch.Tensor:
         """(M,) int64 row of each site of ``other`` in this set, -1 where absent: :meth:`find` of sorted keys."""
@@ -439,30 +439,27 @@ class _Chain:
         """(M, K) int32 sources of all sets, or of all but the finest from those before them."""
         ends, device = self._ends, self._keys.device
         outs = range(strided, len(self._strides))
-        # per output set: steps to its inputs, first row and number of the inputs, number of outputs
-        table = []
+        table = []  # per output set: steps to its inputs, first and last row of the inputs, last of the outputs
         for i in outs:
             source = i - strided
             aside = self._numbers[source] - self._numbers[i]
             steps = [step + aside for step in kernel_steps(kernel_size, self._strides[source])]
-            table.append([*steps, ends[source], ends[source + 1] - ends[source], ends[i + 1] - ends[i]])
+            table.append([*steps, ends[source], ends[source + 1], ends[i + 1] - ends[strided]])
         numbers = torch.tensor(table).to(device, non_blocking=True)
-        own = numbers.repeat_interleave(numbers[:, -1], 0, output_size=ends[-1] - ends[strided])
-        return locate(self._keys, self._keys[ends[strided] :], own[:, :-3], own[:, -2:-1], firsts=own[:, -3:-2])
+        found = numbers[:, :-3], True, numbers[:, -3:-1], numbers[:, -1:]
+        return locate(self._keys, self._keys[ends[strided] :], *found)
 
 
 def find_in_all(sets: Sequence[Sites], keys: torch.Tensor) -> torch.Tensor:
     """(M,) keys at stride 1, S sets of sites -> (M, S) int32 row of the site that contains each key, -1 where
     absent."""
-    batch_size = max(s.batch_size for s in sets)
-    if sets[0].compiled or len(sets) * batch_size > MAX_SAMPLES or any(s.stride & (s.stride - 1) for s in sets):
+    if sets[0].compiled or any(s.stride & (s.stride - 1) for s in sets):
         return torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in sets], -1).to(torch.int32)
-    numbers = tuple(i * batch_size << (3 * SITE_BITS) for i in range(len(sets)))
-    numbered = [s.keys + n if n else s.keys for s, n in zip(sets, numbers, strict=True)]  # in their sample bits
     masks = tuple(site_key_mask(s.stride) for s in sets)
-    firsts = torch.tensor([[*itertools.accumulate((len(s) for s in sets[:-1]), initial=0)]])
-    firsts = firsts.to(keys.device, non_blocking=True)
-    return locate(torch.cat(numbered), keys, constant(numbers, keys.device)[None], -1, masks, firsts)
+    spans = itertools.pairwise(itertools.accumulate((len(s) for s in sets), initial=0))
+    rows = torch.tensor([list(itertools.chain.from_iterable(spans))]).to(keys.device, non_blocking=True)
+    steps = constant((0,) * len(sets), keys.device)[None]
+    return locate(torch.cat([s.keys for s in sets]), keys, steps, False, rows, masks=masks)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -585,26 +582,29 @@ def build_kernel_map(
 
 def search(keys: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
     """(M, K) int32 :attr:`KernelMap.sources`; ``keys`` (N,) of the input."""
-    return locate(keys, out_keys, constant(steps, keys.device)[None], len(keys))
+    return locate(keys, out_keys, constant(steps, keys.device)[None], True)
 
 
 def locate(
     keys: torch.Tensor,
     wanted: torch.Tensor,
     steps: torch.Tensor,
-    absent: int | torch.Tensor,
+    behind: bool,
+    spans: torch.Tensor | None = None,
+    lasts: torch.Tensor | None = None,
     masks: tuple[int, ...] = (_ALL_BITS,),
-    firsts: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Find keys by one binary search on a device, without synchronising.
 
     Args:
-        keys: (N,) sorted int64.
-        wanted: (M,) int64; ``(wanted[m] & masks[k]) + steps[m, k]`` is searched.
-        steps: (M, K) or (1, K) int64.
-        absent: the result where there is none; a number, or (M, 1) int64.
+        keys: (N,) int64, sorted within each span.
+        wanted: (M,) int64 in T consecutive parts; ``(wanted[m] & masks[k]) + steps[t, k]`` is searched.
+        steps: (T, K) int64.
+        behind: an absent key gives the number of rows of its span; otherwise -1.
+        spans: (T, 2) int64 first and last row of the keys that are searched, or (1, 2 * K) for each column; None = all.
+            Rows are counted from the first.
+        lasts: (T, 1) int64 ends of the parts; None = one part.
         masks: K, or one for all.
-        firsts: (M, 1) or (1, K) int64, subtracted from the rows; None = 0.
 
     Returns (M, K) int32 rows.
     """
@@ -612,11 +612,10 @@ def locate(
 
     device, shape = keys.device, (len(wanted), steps.shape[1])
     zero = constant((0,), device)[None]
-    given = keys.contiguous(), wanted.contiguous(), steps, constant(masks, device), zero if firsts is None else firsts
+    tables = steps, constant(masks, device), zero if spans is None else spans, zero if lasts is None else lasts
     rows = torch.empty(shape, dtype=torch.int32, device=device)
     if rows.numel():
-        absents = absent if isinstance(absent, torch.Tensor) else zero.new_full((1, 1), absent)
-        launch(site_kernels.locate, shape, *given, absents, rows)
+        launch(site_kernels.locate, shape, keys.contiguous(), wanted.contiguous(), *tables, behind, rows)
     return rows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import SceneObject
 
 Image = NDArray[np.uint8]
@@ -67,7 +67,7 @@ def shortened(text: str, most: int = SHOWN_CHARACTERS) -> str:
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
-def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def positions_of(trajectory_m: F64 | None) -> F64:
     """Return the (T, 3) positions of a path given as positions, as (T, 4, 4) poses, or as None."""
     if trajectory_m is None or len(trajectory_m) == 0:
         return np.zeros((0, 3))
@@ -79,9 +79,7 @@ def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64
     raise ValueError(f"trajectory must be (T, 3) or (T, 4, 4), got {array.shape}")
 
 
-def clip_to_near_plane(
-    p: NDArray[np.float64], q: NDArray[np.float64], near_m: float = NEAR_M
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def clip_to_near_plane(p: F64, q: F64, near_m: float = NEAR_M) -> tuple[F64, F64] | None:
     """Clip the segment between two (3,) optical-frame points to the part in front of the camera; None if empty."""
     if p[2] < near_m and q[2] < near_m:
         return None
@@ -92,7 +90,7 @@ def clip_to_near_plane(
     return p, q
 
 
-def pixel(point_camera_m: NDArray[np.float64], intrinsics: Intrinsics) -> NDArray[np.float64]:
+def pixel(point_camera_m: F64, intrinsics: Intrinsics) -> F64:
     """Project (..., 3) optical-frame points in front of the camera to (..., 2) pixel coordinates."""
     z = point_camera_m[..., 2]
     return np.stack(
@@ -104,9 +102,7 @@ def pixel(point_camera_m: NDArray[np.float64], intrinsics: Intrinsics) -> NDArra
     )
 
 
-def box_segments(
-    box: NDArray[np.float64], T_world_camera: NDArray[np.float64], intrinsics: Intrinsics
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def box_segments(box: F64, T_world_camera: F64, intrinsics: Intrinsics) -> list[tuple[F64, F64]]:
     """Return the edges of a (9,) box in the optical frame that may touch the image, clipped at the near plane."""
     points = transform_points(invert_transform(T_world_camera), box_corners(box[None])[0])
     segments = []
@@ -122,7 +118,7 @@ def box_segments(
     return segments
 
 
-def line(image: Image, p: NDArray[np.float64], q: NDArray[np.float64], color: Color, width: int = 2) -> None:
+def line(image: Image, p: F64, q: F64, color: Color, width: int = 2) -> None:
     """Draw an anti-aliased line between (2,) pixel coordinates, clipped near the image."""
     height, wide = image.shape[:2]
     bounds = (-64, -64, wide + 128, height + 128)
@@ -184,7 +180,7 @@ class Tags:
 def draw_boxes_on_image(
     image: Image,
     objects: Sequence[SceneObject],
-    T_world_camera: NDArray[np.float64],
+    T_world_camera: F64,
     intrinsics: Intrinsics,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
-from embodied_perceptron.geometry.transforms import rotation_to_quaternion
+from embodied_perceptron.geometry.transforms import F64, rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import PATH_COLOR, color_of_class, color_of_id, label_of
@@ -48,7 +47,7 @@ class RerunRecorder:
     def __init__(self, path: str | Path | None = None, *, start_ns: int = 0) -> None:
         self._rr = _import_rerun()
         self._start_ns = start_ns
-        self._path: list[NDArray[np.float64]] = []
+        self._path: list[F64] = []
         self._cameras: list[str] = []
         if path is not None and not Path(path).resolve().parent.is_dir():
             raise FileNotFoundError(f"cannot record to {path}: its folder does not exist")
@@ -107,7 +106,7 @@ class RerunRecorder:
         self._at(stamp_ns)
         self._log_boxes("objects", objects)
 
-    def log_map(self, perception: Perception, trajectory_m: NDArray[np.float64], static: bool = False) -> None:
+    def log_map(self, perception: Perception, trajectory_m: F64, static: bool = False) -> None:
         """Log voxels, classes and grid of a perception, and (T, 3) positions of the camera.
 
         ``static`` shows them at all times, rather than from the last logged stamp on.
@@ -226,7 +225,7 @@ def _part(name: str) -> str:
 def write_rrd(
     path: str | Path,
     perception: Perception,
-    trajectory_m: NDArray[np.float64],
+    trajectory_m: F64,
     frames: Sequence[PosedFrame],
     *,
     sightings: Sequence[tuple[int, Sequence[SceneObject]]],

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.visualization.drawing import (
     INK,
@@ -35,13 +36,13 @@ _SCALES_M = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 class TopViewFrame:
     """Mapping from world x, y to the picture: x to the right, y up."""
 
-    def __init__(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64], max_pixels: int) -> None:
+    def __init__(self, low_m: F64, high_m: F64, max_pixels: int) -> None:
         span = np.maximum(high_m - low_m, 0.5)
         self.low_m = low_m
         self.pixels_per_m = float(min(max_pixels / span.max(), 400.0))
         self.width, self.height = (np.ceil(span * self.pixels_per_m).astype(int) + 1).tolist()
 
-    def pixel(self, xy_m: NDArray[np.float64]) -> NDArray[np.float64]:
+    def pixel(self, xy_m: F64) -> F64:
         """Convert (..., 2) world to (..., 2) pixel coordinates."""
         p = (np.asarray(xy_m, dtype=np.float64) - self.low_m) * self.pixels_per_m
         return np.stack([p[..., 0], self.height - 1 - p[..., 1]], axis=-1)
@@ -50,7 +51,7 @@ class TopViewFrame:
 def render_top_view(
     perception: Perception,
     objects: Sequence[SceneObject] | None = None,
-    trajectory_m: NDArray[np.float64] | None = None,
+    trajectory_m: F64 | None = None,
     max_pixels: int = 1000,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:
@@ -84,9 +85,7 @@ def render_top_view(
     return image
 
 
-def _frame(
-    points: NDArray[np.float64], path: NDArray[np.float64], objects: Sequence[SceneObject], max_pixels: int
-) -> TopViewFrame:
+def _frame(points: F64, path: F64, objects: Sequence[SceneObject], max_pixels: int) -> TopViewFrame:
     """Return the shown area: nearly all voxels, all boxes and the whole path."""
     spots = [path[:, :2]]
     if len(points):
@@ -100,9 +99,7 @@ def _frame(
     return TopViewFrame(every.min(axis=0) - _MARGIN_M, every.max(axis=0) + _MARGIN_M, max_pixels)
 
 
-def splat_voxels(
-    points: NDArray[np.float64], colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame
-) -> Image:
+def splat_voxels(points: F64, colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame) -> Image:
     """Draw (N, 3) world points of voxels with (N, 3) RGB as squares, the highest on top, with shaded steps."""
     image = np.empty((frame.height, frame.width, 3), dtype=np.uint8)
     image[:] = BACKGROUND
@@ -114,12 +111,12 @@ def splat_voxels(
 
 @njit(cache=True)
 def _splat_squares(
-    pixels: NDArray[np.float64],
-    z: NDArray[np.float64],
+    pixels: F64,
+    z: F64,
     colors: NDArray[np.uint8],
     half: float,
     image: NDArray[np.uint8],
-    height: NDArray[np.float64],
+    height: F64,
 ) -> None:
     rows, columns = height.shape
     for i in range(len(z)):
@@ -132,7 +129,7 @@ def _splat_squares(
                     image[v, u, 2] = colors[i, 2]
 
 
-def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
+def _shade_steps(image: Image, height: F64) -> Image:
     """Darken pixels next to higher ones, so that edges of furniture stand out."""
     known = np.isfinite(height)
     filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
@@ -156,7 +153,7 @@ def _draw_box(image: Image, corners: NDArray[np.float32], color: Color) -> None:
     cv2.polylines(image, [outline], True, color, 2, cv2.LINE_AA)
 
 
-def _draw_path(image: Image, path: NDArray[np.float64], frame: TopViewFrame) -> None:
+def _draw_path(image: Image, path: F64, frame: TopViewFrame) -> None:
     if len(path) == 0:
         return
     pixels = frame.pixel(path[:, :2])

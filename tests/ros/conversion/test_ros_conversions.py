@@ -38,11 +38,9 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene.navigation import Obstacles
 from embodied_perceptron.sensors.frame import canonical_depth
-from embodied_perceptron.visualization.drawing import clip_to_near_plane
 from embodied_perceptron_ros.conversion import maps as maps
 from embodied_perceptron_ros.conversion import objects as objects
 from embodied_perceptron_ros.conversion import values as conv
-from embodied_perceptron_ros.node.outputs import draw_objects
 
 pytestmark = pytest.mark.ros
 RNG = np.random.default_rng(3)
@@ -508,37 +506,6 @@ def test_grounding_round_trip(status):
     assert [(o.id, o.label) for o in back.nearest] == [(o.id, o.label) for o in nearest]
     assert back.latency_ms == pytest.approx(12.5)
     assert (message.id, message.standing) == ("q", True)
-
-
-# --------------------------------------------------------------------------------------------------------- overlay
-
-
-def test_overlay_draws_where_the_box_is():
-    intrinsics = Intrinsics(100.0, 100.0, 99.5, 99.5, 200, 200)
-    color = np.zeros((200, 200, 3), np.uint8)
-    box = np.array([0.5, 0.0, 2.5, 0.5, 0.5, 1.0, 0, 0, 0])  # right of the optical axis, nearest face at 2 m
-    item = SceneObject(1, "x", 1.0, box)
-    drawn = draw_objects(color, intrinsics, np.eye(4), [item])
-    assert not color.any()  # a copy
-    row = np.nonzero(drawn[105].any(axis=1))[0]  # below the text: four upright edges
-    near, far = 2.0, 3.0
-    for x, z in ((0.25, near), (0.75, near), (0.25, far), (0.75, far)):
-        assert np.abs(row - (99.5 + 100 * x / z)).min() <= 2
-    assert row.min() >= 99.5 + 100 * 0.25 / far - 4
-    assert row.max() <= 99.5 + 100 * 0.75 / near + 4
-
-
-def test_overlay_survives_boxes_around_and_behind_the_camera():
-    intrinsics = Intrinsics(100.0, 100.0, 99.5, 99.5, 200, 200)
-    color = np.zeros((200, 200, 3), np.uint8)
-    around = SceneObject(1, "x", 1.0, np.array([0, 0, 0, 1.0, 1, 1, 0, 0, 0]))
-    behind = SceneObject(2, "x", 1.0, np.array([0, 0, -5.0, 1, 1, 1, 0, 0, 0]))
-    assert not draw_objects(color, intrinsics, np.eye(4), [behind]).any()
-    draw_objects(color, intrinsics, np.eye(4), [around])
-    assert clip_to_near_plane(np.array([0, 0, -1.0]), np.array([0, 0, -2.0])) is None
-    a, b = clip_to_near_plane(np.array([0, 0, -1.0]), np.array([2.0, 0, 1.0]))
-    assert a[2] == pytest.approx(0.05)
-    np.testing.assert_array_equal(b, [2, 0, 1])
 
 
 def test_what_is_open_has_the_ids_of_the_boxes() -> None:

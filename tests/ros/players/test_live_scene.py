@@ -9,14 +9,15 @@ pytest.importorskip("rclpy", reason="ROS 2 is absent")
 pytest.importorskip("embodied_perceptron_msgs")
 
 from embodied_perceptron_msgs.msg import GroundingResult
+from support.language_scenes import thing
 from support.ros_live import own_domain
 
 from embodied_perceptron.agents.source import SceneUnavailableError
 from embodied_perceptron.agents.tools import call_tool
-from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.results import EventKind, ObjectEvent, ObjectState, VoxelSnapshot
 from embodied_perceptron_ros.conversion.maps import voxels_to_cloud
 from embodied_perceptron_ros.players.asking import answer_lines
-from embodied_perceptron_ros.players.live_scene import cloud_to_voxels, live_scene
+from embodied_perceptron_ros.players.live_scene import cloud_to_voxels, live_scene, with_events
 
 pytestmark = pytest.mark.ros
 
@@ -53,3 +54,18 @@ def test_what_was_found_without_a_way_to_it_says_so() -> None:
     assert lines[-1] == "  no free floor in front of it is known"
     assert "go to x" in answer_lines(GroundingResult(status=GroundingResult.FOUND, reachable=True))[-1]
     assert "free floor" not in answer_lines(GroundingResult(status=GroundingResult.NOT_FOUND, reason="none"))[-1]
+
+
+@pytest.mark.parametrize("appeared_first", [True, False])
+def test_an_object_that_was_recognised_is_not_an_object_of_its_former_id(appeared_first):
+    chair, other = thing(3, "chair", (1, 0, 0.45), (0.5, 0.5, 0.9)), thing(4, "lamp", (2, 0, 0.5), (0.3, 0.3, 1.0))
+    appeared = ObjectEvent(5, EventKind.APPEARED, 9, None, thing(9, "chair", (1, 0, 0.45), (0.5, 0.5, 0.9)), 0.9)
+    moved = ObjectEvent(6, EventKind.MOVED, 3, chair, chair, 0.9, "it looks the same", formerly=9)
+    left = ObjectEvent(7, EventKind.LEFT, 5, thing(5, "mug", (0, 0, 1), (0.1, 0.1, 0.1)), None, 0.9)
+    told = with_events([chair, other], [*([appeared] if appeared_first else []), moved, left])
+    assert [(o.id, o.state, o.merged_from) for o in told] == [
+        (3, ObjectState.CONFIRMED, (9,)),
+        (4, ObjectState.CONFIRMED, ()),
+        (5, ObjectState.GONE, ()),
+    ]
+    assert [e.kind for e in told[0].history] == [EventKind.MOVED]

@@ -22,6 +22,7 @@ from embodied_perceptron.weights.checkpoint import load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes import home_commands, sensing
 from embodied_perceptron_training.homes.assets import furniture, small
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.varied import catalogue, clutter
@@ -397,7 +398,7 @@ def test_a_fifth_of_the_families_is_held_out_and_every_category_keeps_one() -> N
     functions = {f for group in catalogue.ALTERNATIVES.items() for f in (group[0], *group[1])}
     for family in (*functions, *catalogue.OWN, *catalogue._SINGLES):
         target = unseen if catalogue.family_name(family) in catalogue.UNSEEN else seen
-        target.add(family(rng).category)
+        target.add(family(rng, MeshBuilder()).category)
     assert unseen - seen <= {"footstool", "poster"}  # of which there is one family each
 
 
@@ -429,7 +430,7 @@ def test_every_family_is_well_formed() -> None:
     functions = {f for group in catalogue.ALTERNATIVES.items() for f in (group[0], *group[1])} | set(catalogue.OWN)
     for family in sorted(functions, key=catalogue.family_name):
         for _ in range(4):
-            model = family(rng)
+            model = family(rng, MeshBuilder())
             low, high = model.bounds()
             assert (high - low > 0.001).all(), family
             assert (high - low < 3.6).all(), family
@@ -441,14 +442,14 @@ def test_every_family_is_well_formed() -> None:
             assert ((centers + reach).max(0) > high - 0.06).all(), family
     for shape in clutter.SHAPES:
         for size in (0.06, 0.3, 1.0):
-            made = shape(rng, size)
+            made = shape(rng, MeshBuilder(), size)
             extent = np.subtract(*made.bounds()[::-1])
             assert made.category == clutter.UNLABELLED
             assert 0.2 * size < extent.max() < 2.2 * size, shape
 
 
 def test_resized_models_scale_boxes_surfaces_and_joints() -> None:
-    model = furniture.dresser(np.random.default_rng(2))
+    model = furniture.dresser(np.random.default_rng(2), MeshBuilder())
     factors = np.array([1.2, 0.9, 1.1])
     large = resized(model, factors)
     for a, b in zip(model.bounds(), large.bounds(), strict=True):

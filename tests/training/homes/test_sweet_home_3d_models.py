@@ -10,6 +10,7 @@ import pytest
 
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes.assets import electronics, furniture, soft
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.assets.sweet_home_3d import store
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import FAMILY_PREFIX, AssetError, open_store
@@ -49,7 +50,7 @@ def parametric(role: str) -> ObjectModel:
     module, name = role.split(".")
     folder = "varied." if module in ("tables", "storage") else ""
     family = getattr(importlib.import_module(f"embodied_perceptron_training.homes.assets.{folder}{module}"), name)
-    made: ObjectModel = family(np.random.default_rng(0))
+    made: ObjectModel = family(np.random.default_rng(0), MeshBuilder())
     return made
 
 
@@ -82,10 +83,13 @@ def test_every_model_is_an_object_of_a_known_class_and_a_plausible_size() -> Non
 def test_beds_carry_pillows_and_desks_a_surface_for_work() -> None:
     kept = open_store()
     for stored in kept.by_role["furniture.desk"]:
-        top = kept.object(stored, furniture.desk(np.random.default_rng(0)), np.random.default_rng(0)).surfaces[0]
+        top = kept.object(
+            stored, furniture.desk(np.random.default_rng(0), MeshBuilder()), np.random.default_rng(0)
+        ).surfaces[0]
         assert 0.5 < top.center_m[2] < 0.95, stored.id
     beds = [
-        kept.object(m, soft.bed(np.random.default_rng(0)), np.random.default_rng(0)) for m in kept.by_role["soft.bed"]
+        kept.object(m, soft.bed(np.random.default_rng(0), MeshBuilder()), np.random.default_rng(0))
+        for m in kept.by_role["soft.bed"]
     ]
     assert sum(len(bed.surfaces) == 2 for bed in beds) >= len(beds) / 2
     assert {bed.attributes["style"] for bed in beds} == {"single", "double"}
@@ -95,7 +99,7 @@ def test_screens_are_such_as_sensors_lose() -> None:
     from embodied_perceptron_training.homes import sensing
 
     kept = open_store()
-    like = electronics.tv(np.random.default_rng(0))
+    like = electronics.tv(np.random.default_rng(0), MeshBuilder())
     for stored in kept.by_role["electronics.tv"]:
         mesh = kept.object(stored, like, np.random.default_rng(0)).parts[0].mesh
         kinds = {sensing.kind_of("tv", m) for m in mesh.materials}

@@ -306,14 +306,17 @@ def test_things_under_a_table_are_found_by_geometry() -> None:
     from dataclasses import replace
 
     from embodied_perceptron_training.homes.assets import furniture, small
+    from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
     from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
 
     home = build_home(5, HomeSpec(1, "living room"))
     rng = np.random.default_rng(0)
-    table = PlacedObject(0, furniture.dining_table(rng), pose_at((0, 0, 0), 0.3), 0)
-    ball = PlacedObject(1, small.ball(rng), pose_at((0.1, 0.3, 0), 0.0), 0)
-    away = PlacedObject(2, small.ball(rng), pose_at((3.0, 0.0, 0), 0.0), 0)
-    on_top = PlacedObject(3, small.book(rng), pose_at((0, 0, 0.75), 0.0), 0, support=0, support_relation="ontop")
+    table = PlacedObject(0, furniture.dining_table(rng, MeshBuilder()), pose_at((0, 0, 0), 0.3), 0)
+    ball = PlacedObject(1, small.ball(rng, MeshBuilder()), pose_at((0.1, 0.3, 0), 0.0), 0)
+    away = PlacedObject(2, small.ball(rng, MeshBuilder()), pose_at((3.0, 0.0, 0), 0.0), 0)
+    on_top = PlacedObject(
+        3, small.book(rng, MeshBuilder()), pose_at((0, 0, 0.75), 0.0), 0, support=0, support_relation="ontop"
+    )
     pairs = relations.support_pairs(replace(home, objects=(table, ball, away, on_top)))
     assert sorted(pairs) == [(1, "under", 0), (3, "ontop", 0)]
 

@@ -20,14 +20,14 @@ MODULES = (bath, decor, electronics, furniture, kitchen, small, soft)
 
 
 def families(module: ModuleType) -> list[str]:
-    """Functions that need nothing but a generator."""
+    """Functions that need nothing but a generator and an empty builder."""
     return [
         name
         for name, f in vars(module).items()
         if inspect.isfunction(f)
         and f.__module__ == module.__name__
         and not name.startswith("_")
-        and [p.default for p in inspect.signature(f).parameters.values()].count(inspect.Parameter.empty) == 1
+        and [p.default for p in inspect.signature(f).parameters.values()].count(inspect.Parameter.empty) == 2
     ]
 
 
@@ -86,8 +86,8 @@ def test_normals_point_outwards() -> None:
 def test_every_family_makes_a_sound_model(module: ModuleType) -> None:
     for name in families(module):
         for seed in range(3):
-            model: ObjectModel = getattr(module, name)(np.random.default_rng(seed))
-            again: ObjectModel = getattr(module, name)(np.random.default_rng(seed))
+            model: ObjectModel = getattr(module, name)(np.random.default_rng(seed), MeshBuilder())
+            again: ObjectModel = getattr(module, name)(np.random.default_rng(seed), MeshBuilder())
             assert model.category in ALL_CATEGORIES, name
             low, high = model.bounds()
             np.testing.assert_array_equal(low, again.bounds()[0])

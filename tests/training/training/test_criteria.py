@@ -167,7 +167,7 @@ def test_designs_of_the_box_loss_by_hand(name: str, expected: dict[str, float]) 
     """One cube, and as many points at its centre as are learned from."""
     points = torch.zeros(1, 3, dtype=torch.float64)
     moved = cube(0.2, 2.0)
-    prediction = DetectionPrediction([points], torch.zeros(1).double(), moved, torch.zeros(1, 2).double())
+    prediction = DetectionPrediction([points], numbers_of(moved), torch.zeros(1, 2).double())
     losses = DetectionCriterion(min_points=1, box=BOX_LOSSES[name])(
         prediction, [BoxTarget(cube(size=2.0).boxes(), torch.tensor([1]))]
     )
@@ -209,15 +209,23 @@ def test_golden_corner_chamfer() -> None:
 # ---------------------------------------------------------------------------------------------------------- detection
 
 
+def numbers_of(boxes: BoxParts, centerness: torch.Tensor | float = 0.0) -> torch.Tensor:
+    """(P, 16) predictions of these boxes from their centres."""
+    logits = torch.as_tensor(centerness).to(boxes.size).expand(len(boxes.size))[:, None]
+    axes = boxes.rotation[:, :, 0], boxes.rotation[:, :, 1]
+    return torch.cat([logits, boxes.center, (0.5 * boxes.size).repeat_interleave(2, 1), *axes], 1)
+
+
 def scene(seed: int = 0, points: int = 200, classes: int = 4) -> tuple[DetectionPrediction, BoxTarget]:
     g = torch.Generator().manual_seed(seed)
     levels = [(torch.rand(n, 3, generator=g) - 0.5) * 2 for n in (points, points // 4)]
     flat = torch.cat(levels)
-    size = (0.2 + torch.rand(len(flat), 3, generator=g)).requires_grad_()
+    size = 0.2 + torch.rand(len(flat), 3, generator=g)
+    centerness = torch.randn(len(flat), generator=g)
+    solids = BoxParts(flat + 0.01, size, torch.eye(3).expand(len(flat), 3, 3))
     prediction = DetectionPrediction(
         levels,
-        torch.randn(len(flat), generator=g).requires_grad_(),
-        BoxParts((flat + 0.01).requires_grad_(), size, torch.eye(3).expand(len(flat), 3, 3)),
+        numbers_of(solids, centerness).requires_grad_(),
         torch.randn(len(flat), classes, generator=g).requires_grad_(),
     )
     boxes = random_boxes(3, seed=seed).float()
@@ -236,8 +244,7 @@ def joined(*scenes: DetectionPrediction) -> DetectionPrediction:
     logits = [[s.object_logits[i] for s in scenes] for i in levels if scenes[0].object_logits]
     return DetectionPrediction(
         [torch.cat([s.points[i] for s in scenes]) for i in levels],
-        of(lambda s: s.centerness),
-        BoxParts(of(lambda s: s.boxes.center), of(lambda s: s.boxes.size), of(lambda s: s.boxes.rotation)),
+        of(lambda s: s.geometry),
         of(lambda s: s.class_logits),
         scenes[0].reaches,
         [None if None in level else torch.cat(level) for level in logits],
@@ -256,7 +263,7 @@ def test_focal_by_hand() -> None:
 def test_detection_loss_of_a_perfect_prediction_is_nearly_zero() -> None:
     box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0.3, 0.2, 0.1]])
     points = torch.zeros(1, 3)
-    prediction = DetectionPrediction([points], torch.tensor([20.0]), BoxParts.of(box), torch.tensor([[-20.0, 20.0]]))
+    prediction = DetectionPrediction([points], numbers_of(BoxParts.of(box), 20.0), torch.tensor([[-20.0, 20.0]]))
     losses = DetectionCriterion(iou_weight=1.0)(prediction, [BoxTarget(box, torch.tensor([1]))])
     assert set(losses) == {"class", "center", "box", "iou"}
     for value in losses.values():
@@ -271,14 +278,14 @@ def test_detection_scene_without_objects_learns_background_only() -> None:
     expected = sigmoid_focal(prediction.class_logits, torch.zeros_like(prediction.class_logits)).sum()
     torch.testing.assert_close(losses["class"], expected)
     sum(losses.values()).backward()  # type: ignore[union-attr]
-    for tensor in (prediction.centerness, prediction.boxes.size, prediction.class_logits):
+    for tensor in (prediction.geometry, prediction.class_logits):
         assert tensor.grad is not None  # every parameter takes part: DDP would wait for it otherwise
         assert torch.isfinite(tensor.grad).all()
 
 
 def test_detection_scene_without_points() -> None:
     _, target = scene()
-    empty = DetectionPrediction([], torch.zeros(0), BoxParts.of(torch.zeros(0, 9)), torch.zeros(0, 4))
+    empty = DetectionPrediction([], torch.zeros(0, 16), torch.zeros(0, 4))
     for value in DetectionCriterion()(empty, [target]).values():
         assert value.item() == 0.0
 
@@ -290,10 +297,10 @@ def test_detection_batch_normaliser() -> None:
     counts = []
     for p, t in (a, b):
         seen: list[torch.Tensor] = []
-        DetectionCriterion(min_points=1, reduce=lambda n, s=seen: (s.append(n), n)[1])(p, [t])  # type: ignore[misc]
+        DetectionCriterion(min_points=1)(p, [t], lambda n, s=seen: (s.append(n), n)[1])  # type: ignore[misc]
         counts.append(seen[0])
     average = (counts[0] + counts[1]) / 2
-    shared = [DetectionCriterion(min_points=1, reduce=lambda _: average)(p, [t]) for p, t in (a, b)]
+    shared = [DetectionCriterion(min_points=1)(p, [t], lambda _: average) for p, t in (a, b)]
     torch.testing.assert_close((shared[0]["box"] + shared[1]["box"]) / 2, both["box"])
     assert both["box"] > 0
 
@@ -301,8 +308,8 @@ def test_detection_batch_normaliser() -> None:
 def test_detection_gradient_reaches_only_positives_of_the_box_loss() -> None:
     prediction, target = scene(3)
     DetectionCriterion(min_points=1)(prediction, [target])["box"].backward()
-    assert prediction.boxes.size.grad is not None
-    touched = (prediction.boxes.size.grad.abs().sum(1) > 0).sum()
+    assert prediction.geometry.grad is not None
+    touched = (prediction.geometry.grad.abs().sum(1) > 0).sum()
     assert 0 < touched <= 3 * 18
 
 
@@ -324,8 +331,7 @@ def test_object_scores_by_hand() -> None:
     logits = torch.tensor([0.0, math.log(3.0), math.log(3.0)], requires_grad=True)
     fine = DetectionPrediction(
         [points[:1], points],
-        torch.zeros(4),
-        BoxParts.of(box.expand(4, 9)),
+        numbers_of(BoxParts.of(box.expand(4, 9))),
         torch.zeros(4, 2),
         reaches=[0.1, 0.2],
         object_logits=[None, logits],
@@ -390,8 +396,10 @@ def test_golden_detection_losses() -> None:
     levels, _ = detection_head()(level_inputs())
     prediction = DetectionPrediction(
         [torch.from_numpy(heads[f"l{i}_points"]) for i in range(4)],
-        torch.cat([level.center_logits for level in levels])[:, 0],
-        BoxParts.of(torch.cat([torch.from_numpy(heads[f"l{i}_decoded9"]) for i in range(4)])),
+        numbers_of(
+            BoxParts.of(torch.cat([torch.from_numpy(heads[f"l{i}_decoded9"]) for i in range(4)])),
+            torch.cat([level.center_logits for level in levels])[:, 0],
+        ),
         torch.cat([level.class_logits for level in levels]),
     )
     target = BoxTarget(torch.from_numpy(z["gt_boxes"]), torch.from_numpy(z["gt_labels"]))

@@ -85,15 +85,10 @@ def a_room(
     points = (sparse.coords.float() + 0.5) * 0.05
     owner = (points[:, 0] / 0.6).round().long()
     center = torch.tensor(boxes)[owner, :3].float()
-    level = DetectionLevel(
-        sites=Sites(sparse.keys, 1, 1, sparse.sites.engine),
-        points_m=points,
-        anchors_m=center,
-        center_logits=torch.full((len(points), 1), 4.0),
-        distances_m=torch.tensor([0.5 * SIZE_M] * 4 + [0.1] * 2).expand(len(points), 6),
-        rotation=torch.tensor([1.0, 0, 0, 0, 1, 0]).expand(len(points), 6),
-        class_logits=torch.zeros(len(points), 0),
-    )
+    numbers = torch.tensor([4.0, 0, 0, 0, *[0.5 * SIZE_M] * 4, 0.1, 0.1, 1, 0, 0, 0, 1, 0]).repeat(len(points), 1)
+    numbers[:, 1:4] = center
+    sites = Sites(sparse.keys, 1, 1, sparse.sites.engine)
+    level = DetectionLevel(sites, points, numbers, torch.zeros(len(points), 0))
     frame = ManhattanFrame(yaw)
     part = RoomPart((level,), (sparse.feats,), frame, Region.everywhere())
     world = frame.boxes_to_world(np.array(boxes[:-1]))

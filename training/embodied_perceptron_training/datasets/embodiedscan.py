@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, check_transform, make_transform
 from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_plain_pickle
-
-F64 = NDArray[np.float64]
 
 
 class DatasetError(ValueError):

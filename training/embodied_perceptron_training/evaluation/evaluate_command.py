@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.apps.command_line import (
     CommandError,
     TaskProgress,
     add_dev_command,
     add_former_name,
+    in_file,
+    in_folder,
     out_file,
     out_folder,
     user_errors,
@@ -50,6 +51,7 @@ from embodied_perceptron_training.evaluation.runner.results_command import resul
 from embodied_perceptron_training.evaluation.suites.commands import register as register_suites
 from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
+from embodied_perceptron_training.reports import figure_table, write_metrics
 
 Metric = Literal["detection", "grounding", "occupancy"]
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
@@ -61,8 +63,8 @@ evaluate_app.command("grand")(grand)
 @evaluate_app.command("files")
 def files(
     metric: Annotated[Metric, typer.Option(help="What the files hold.")],
-    predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Predictions to score: JSON.")],
-    ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
+    predictions: Annotated[Path, in_file(help="Predictions to score: JSON.")],
+    ground_truth: Annotated[Path, in_file(help="JSON of the ground truth.")],
     out: MetricsFolder = None,
 ) -> None:
     """Score predictions from JSON files; figures in percent.
@@ -84,14 +86,10 @@ def files(
 
     with user_errors():
         figures = evaluate_files(metric, predictions, ground_truth)
-    table = Table(title=f"{metric}: {predictions.name} against {ground_truth.name}")
-    table.add_column("figure")
-    table.add_column("%", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.2f}")
-    Console().print(table)
+    title = f"{metric}: {predictions.name} against {ground_truth.name}"
+    Console().print(figure_table(title, ("figure", "%"), ((name, f"{v:.2f}") for name, v in figures.items())))
     if out is not None:
-        write_metrics(figures, out)
+        write_metrics(out, figures)
 
 
 @evaluate_app.command("calibrate")
@@ -127,25 +125,17 @@ def calibrate_score(
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
     figures = run_calibration(spec, write, every, workers, precision, out)
     if out is not None:
-        write_metrics(figures, out)
+        write_metrics(out, figures)
 
 
 @evaluate_app.command("calibrate-scores")
 def calibrate_scores(
     data: Annotated[
-        Path,
-        typer.Option(
-            exists=True,
-            file_okay=False,
-            help="Data set in EmbodiedScan's layout: homes with harder sensors than those of training.",
-        ),
+        Path, in_folder(help="Data set in EmbodiedScan's layout: homes with harder sensors than those of training.")
     ],
     weights: FittedWeights,
     split: FittedSplit = "val",
-    also: Annotated[
-        list[Path] | None,
-        typer.Option(exists=True, file_okay=False, help="Further homes, of the same split; may be repeated."),
-    ] = None,
+    also: Annotated[list[Path] | None, in_folder(help="Further homes, of the same split; may be repeated.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Store it in the weights file: the model.")] = False,
     scenes: Scenes = None,
     views: Views = VIEWS,
@@ -164,7 +154,7 @@ def calibrate_scores(
     specs = [EvaluationSpec(str(folder), split, weights, ("detection",), scenes, views) for folder in folders]
     figures = run_confidence_fit(specs, write, workers)
     if out is not None:
-        write_metrics(figures, out)
+        write_metrics(out, figures)
 
 
 @evaluate_app.command("calibrate-witnesses")
@@ -173,9 +163,7 @@ def calibrate_witnesses(
         list[Path],
         typer.Argument(exists=True, file_okay=False, help="Simulated recordings: generate --drive --home-version 2."),
     ],
-    detector: Annotated[
-        list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector; repeatable.")
-    ],
+    detector: Annotated[list[Path], in_file(help="ONNX file of a 2-D detector; repeatable.")],
     out: Annotated[Path, out_file(help="File to write: witnesses.json.")],
     detector_layout: Annotated[
         list[str] | None, typer.Option(help="Layout of its outputs, where the files do not tell; for each of them.")
@@ -231,14 +219,6 @@ def card(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text.encode())
     typer.echo(f"{out}: {len(text.splitlines())} lines")
-
-
-def write_metrics(figures: dict[str, float], folder: Path) -> None:
-    """Write flat ``metrics.json`` into ``folder``, made when absent."""
-    from embodied_perceptron.recordings.files import write_atomically
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "metrics.json", (json.dumps(figures, indent=2) + "\n").encode())
 
 
 @evaluate_app.command("all")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import corners
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.recordings.files import write_json
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
@@ -26,7 +26,7 @@ _QUANTILES = (0.01, 0.5, 0.99)
 _MIN_COUNT = 8
 
 
-def upright_sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def upright_sizes(boxes: F64) -> F64:
     """(N, 9) boxes -> (N, 5) longer and shorter ground side, height, bottom and top above z = 0, of upright bounds.
 
     Ground sides are those of upright boxes, otherwise of the bounds of the footprint.
@@ -40,7 +40,7 @@ def upright_sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def count_sizes(seeds: Sequence[int]) -> dict[str, Any]:
     """Table of the homes of ``seeds``, metres: 1 %, 50 % and 99 % quantiles of the sizes of each category."""
-    sizes: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+    sizes: dict[str, list[F64]] = defaultdict(list)
     mounted: dict[str, list[str]] = defaultdict(list)
     for seed in seeds:
         home = build_home(seed, HomeSpec(rooms=0))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, back_project, transform_points
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.files import read_json
 from embodied_perceptron.recordings.open import open_recording
@@ -25,7 +25,6 @@ from embodied_perceptron_training.homes.building.home import VERSIONS, HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, load_record, sample_idx, write_sample
 from embodied_perceptron_training.homes.noise import NoiseModel
 
-F64 = NDArray[np.float64]
 NEAR_M = 1.2
 LARGE = ("table", "couch", "chair", "plant", "counter", "desk", "shelf", "cabinet", "bed")
 _HOMES, _VIEWS, _FIRST_SEED = 12, 10, 700_000  # of a version that the data set at hand is not of

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron_training.homes.assets import furniture
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
 from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.freespace import FreeSpace, free_space
@@ -22,7 +22,6 @@ from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRen
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.trajectories import look_at
 
-F64 = NDArray[np.float64]
 Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch", "orbit"]
 FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch", "orbit")
 _ZOOM = (0.6, 3.0)  # multiplier of the focal length
@@ -167,7 +166,7 @@ def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsic
     alone = plain.ids(camera, T)[1] == target.id + 1
     total = int(alone.sum())
     columns = np.nonzero(alone.any(0))[0]
-    screen = furniture.divider(np.random.default_rng([home.seed, 71]))
+    screen = furniture.divider(np.random.default_rng([home.seed, 71]), MeshBuilder())
     low, high = screen.bounds()
     to_target = box[:2] - eye[:2]
     heading = float(np.arctan2(to_target[1], to_target[0]))
@@ -220,7 +219,7 @@ def _orbit(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) ->
     plain = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
     eye = drawn_eye(home, target, plain, camera, from_front=False)
-    screen = furniture.divider(np.random.default_rng([home.seed, 71]))
+    screen = furniture.divider(np.random.default_rng([home.seed, 71]), MeshBuilder())
     to_target = center[:2] - eye[:2]
     heading = float(np.arctan2(to_target[1], to_target[0]))
     place = eye[:2] + 0.55 * to_target

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, back_project, transform_points
 from embodied_perceptron.recordings.coco import write_coco
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -231,7 +231,7 @@ def measured_objects(
     instance: NDArray[np.integer],
     millimetres: NDArray[np.uint16],
     intrinsics: Intrinsics,
-    T_world_camera: NDArray[np.float64],
+    T_world_camera: F64,
 ) -> set[int]:
     """Ids of the objects, including unlabelled ones, that are large enough in the image and have at least five pixels
     whose back-projection with the stored pose lies in their box.
@@ -277,7 +277,7 @@ def _record(
     intrinsics: Intrinsics,
     object_ids: list[int],
     seen_per_view: list[set[int]],
-    images: list[tuple[str, str, NDArray[np.float64]]],
+    images: list[tuple[str, str, F64]],
 ) -> dict[str, Any]:
     """The sample's content of the index files; ids are positions in the list of annotated instances."""
     position = {object_id: k for k, object_id in enumerate(object_ids)}

@@ -14,6 +14,7 @@ from embodied_perceptron.apps.command_line import (
     add_dev_command,
     add_former_name,
     how_to_go_on,
+    in_folder,
     out_folder,
     user_errors,
     with_option_groups,
@@ -88,11 +89,9 @@ def generate_command(
     ] = False,
     after: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            file_okay=False,
+        in_folder(
             help="With --drive: a simulated recording. Render a short second drive through its home, an hour later, "
-            "after two objects were carried.",
+            "after two objects were carried."
         ),
     ] = None,
     homes: Annotated[int, typer.Option(min=1, help="Number of homes.")] = 20,

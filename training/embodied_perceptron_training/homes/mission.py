@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
 from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.prompts import Fact, all_facts
 from embodied_perceptron_training.homes.recording import HomeTrajectory
 from embodied_perceptron_training.homes.relations import Scene, make_scene
-
-F64 = NDArray[np.float64]
 
 # conspicuous objects, for questions about absent ones
 ABSENT_CANDIDATES = ("bathtub", "toilet", "refrigerator", "bed", "washing machine", "piano", "stove", "bicycle")

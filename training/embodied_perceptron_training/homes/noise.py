@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.config import require_at_least
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform, make_transform
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 
 F32 = NDArray[np.float32]
@@ -58,7 +58,7 @@ class NoiseModel:
 
 
 def measured_images(
-    view: RenderedView, T_world_next: NDArray[np.float64], share: float, noise: NoiseModel, rng: np.random.Generator
+    view: RenderedView, T_world_next: F64, share: float, noise: NoiseModel, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], F32]:
     """Measured colour (H, W, 3) and depth (H, W) in metres of ``view``; 0 = unknown.
 
@@ -136,8 +136,8 @@ def motion_blur(
     color: NDArray[np.uint8],
     depth_m: F32,
     intrinsics: Intrinsics,
-    T_world_camera: NDArray[np.float64],
-    T_world_next: NDArray[np.float64],
+    T_world_camera: F64,
+    T_world_next: F64,
     share: float,
 ) -> NDArray[np.uint8]:
     """Blur along the optical flow of a static scene while the camera moves ``share`` of the way to its next pose."""
@@ -160,10 +160,10 @@ def motion_blur(
 def image_flow(
     depth_m: F32,
     k: Intrinsics,
-    T_world_camera: NDArray[np.float64],
-    T_world_next: NDArray[np.float64],
+    T_world_camera: F64,
+    T_world_next: F64,
     limit_px: float,
-) -> NDArray[np.float64]:
+) -> F64:
     """(H, W, 2) optical flow of static points until the next pose in pixels, with 5 m for unknown depth."""
     z = np.where(depth_m > 0, depth_m, 5.0)
     x = (np.arange(k.width) - k.cx) / k.fx
@@ -173,7 +173,7 @@ def image_flow(
     ahead = np.maximum(moved[..., 2], 0.05)
     to = np.stack([k.fx * moved[..., 0] / ahead + k.cx, k.fy * moved[..., 1] / ahead + k.cy], -1)
     here = np.stack(np.meshgrid(np.arange(k.width), np.arange(k.height)), -1)
-    flow: NDArray[np.float64] = np.clip(to - here, -limit_px, limit_px)
+    flow: F64 = np.clip(to - here, -limit_px, limit_px)
     return flow
 
 
@@ -186,21 +186,19 @@ def add_grain(color: NDArray[np.uint8], sigma: float, rng: np.random.Generator) 
     return grainy
 
 
-def exposure_drift(count: int, spread: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def exposure_drift(count: int, spread: float, rng: np.random.Generator) -> F64:
     """(count,) multipliers around 1 that drift slowly."""
     steps = rng.normal(0, 1, count)
     drift = np.zeros(count)
     for i in range(1, count):
         drift[i] = 0.95 * drift[i - 1] + 0.31 * steps[i]
-    result: NDArray[np.float64] = np.exp(spread * drift)
+    result: F64 = np.exp(spread * drift)
     return result
 
 
-def shaken_poses(
-    poses: NDArray[np.float64], sigma_m: float, sigma_rad: float, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def shaken_poses(poses: F64, sigma_m: float, sigma_rad: float, rng: np.random.Generator) -> F64:
     """(N, 4, 4) true poses -> reported poses with a bounded random-walk error."""
-    result: NDArray[np.float64] = poses.copy()
+    result: F64 = poses.copy()
     shift, turn = np.zeros(3), np.zeros(3)
     for i in range(len(poses)):
         shift = 0.98 * shift + rng.normal(0, 1, 3) * sigma_m

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import (
+    F64,
     Intrinsics,
     back_project,
     invert_transform,
@@ -17,8 +18,6 @@ from embodied_perceptron.geometry.transforms import (
     transform_points,
 )
 from embodied_perceptron_training.homes.building.home import Home
-
-F64 = NDArray[np.float64]
 
 
 def occupancy_truth(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.coco import write_coco
 from embodied_perceptron.recordings.tum import CameraMount, TumWriter, read_tum_camera
@@ -227,7 +227,6 @@ def moved_objects(folder: str | Path) -> tuple[int, ...]:
 # --------------------------------------------------------------------------------------------------------------------
 # Distances of a map's points to the true surfaces of the simulated home that it was made from.
 
-F64 = NDArray[np.float64]
 MAX_POINTS = 20_000
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.building.home import Home
-
-F64 = NDArray[np.float64]
 
 OPEN_FROM = 0.1  # a joint beyond this share of its range is open
 _NEAR_MARGIN = 0.15  # the closest (farthest) must differ from the next by this share ...

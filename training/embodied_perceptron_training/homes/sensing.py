@@ -22,7 +22,6 @@ from embodied_perceptron_training.homes.rendering.scene import RenderScene
 from embodied_perceptron_training.homes.sensor_model import SensorModel
 
 F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
 Rng = np.random.Generator
 
 KINDS = ("matt", "dark", "shiny", "glass", "mirror", "screen")

@@ -11,12 +11,10 @@ from typing import Any, Literal
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, make_transform
 from embodied_perceptron_training.homes.noise import NoiseModel, Sensor
 
-F64 = NDArray[np.float64]
 DepthSensor = Literal["perfect", "structured-light", "time-of-flight", "lidar-phone", "stereo"]
 Carrier = Literal["hand", "robot"]
 

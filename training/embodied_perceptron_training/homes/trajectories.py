@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, make_transform
 from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.building.freespace import FreeSpace
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-
-F64 = NDArray[np.float64]
 
 # optical frame (x right, y down, z forward) in a frame with x forward, y left, z up
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])

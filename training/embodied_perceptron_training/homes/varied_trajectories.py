@@ -11,13 +11,12 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, invert_transform
 from embodied_perceptron_training.homes.building.freespace import FreeSpace
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.sensor_model import Carrier, SensorModel
 from embodied_perceptron_training.homes.trajectories import camera_pose, visits
 
-F64 = NDArray[np.float64]
 MAX_PITCH_RAD, MAX_ROLL_RAD = float(np.deg2rad(30)), float(np.deg2rad(6))
 _PROBE = Intrinsics(40.0, 40.0, 31.5, 23.5, 64, 48)
 _CLOSE_SHARE = {"hand": 0.24, "robot": 0.28}  # share of views close to an object

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import add_dev_command, out_file, user_errors
+from embodied_perceptron.apps.command_line import add_dev_command, in_file, out_file, user_errors
 
 
 def fit_language(
     corpus: Annotated[list[Path], typer.Argument(help="Files of marked sentences.", dir_okay=False, exists=True)],
     out: Annotated[Path | None, out_file(help="File to write: weights. Default: the package's own.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Weights to begin with.", dir_okay=False, exists=True)] = None,
+    start: Annotated[Path | None, in_file(help="Weights to begin with.")] = None,
     kept: Annotated[
         list[Path] | None, typer.Option(exists=True, help="Held-out file to measure on; repeatable.")
     ] = None,

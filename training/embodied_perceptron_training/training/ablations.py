@@ -30,6 +30,7 @@ from embodied_perceptron.recordings.files import write_atomically, write_json
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS
+from embodied_perceptron_training.reports import markdown_table
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask, build_task, task_config, train_run
 from embodied_perceptron_training.training.trainer import MINUTES
@@ -395,10 +396,10 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
         if not rows:
             continue
         columns = [c for c in table.columns if any(c in r["figures"] for r in rows)]
-        lines = [f"**{table.title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        shown = []
         for r in rows:
             values = [r["figures"].get(c) for c in columns]
             cells = [f"{v:.2f}" if isinstance(v, (int, float)) and np.isfinite(v) else "-" for v in values]
-            lines.append(f"| {r['label']} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+            shown.append((r["label"], *cells))
+        parts.append("\n".join([f"**{table.title}**", "", *markdown_table(("", *columns), shown)]))
     return "\n\n".join(parts) + "\n"

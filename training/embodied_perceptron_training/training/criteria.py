@@ -45,6 +45,7 @@ R = TypeVar("R")
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
 _FEWEST = 1e-6  # smaller than one voxel divided by any number of processes
+_BOXES_AT_A_TIME = 16  # per scene, so that losses of boxes have few shapes on a device
 _PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
 Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
 Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
@@ -112,8 +113,7 @@ class BoxParts(NamedTuple):
 
     def corners(self) -> Tensor:
         """(N, 8, 3)."""
-        signs = bx.CORNER_SIGNS.to(self.center)
-        local = 0.5 * signs * self.size[:, None, :]
+        local = 0.5 * bx.corner_signs(self.center) * self.size[:, None, :]
         return torch.einsum("nij,nkj->nki", self.rotation, local) + self.center[:, None, :]
 
 
@@ -358,12 +358,12 @@ class PaddedBoxes:
         return PaddedBoxes(*(x.repeat(times, *[1] * (x.ndim - 1)) for x in (self.boxes, self.there, self.row)))
 
     @staticmethod
-    def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
-        """From (G_b, 9) of each scene."""
+    def of(scenes: Sequence[Tensor], multiple: int = 1) -> PaddedBoxes:
+        """From (G_b, 9) of each scene. ``multiple``: G is a multiple of it."""
         counts = [len(boxes) for boxes in scenes]
         cube = constant((0.0, 0, 0, 1, 1, 1, 0, 0, 0), scenes[0].device, scenes[0].dtype)
         joined = torch.cat([*scenes, cube[None]])
-        first, most = [0, *itertools.accumulate(counts)], max(counts)
+        first, most = [0, *itertools.accumulate(counts)], -(-max(counts) // multiple) * multiple
         padded = [[first[b] + i if i < n else first[-1] for i in range(most)] for b, n in enumerate(counts)]
         rows = torch.tensor(padded, dtype=torch.int64).view(len(counts), most).to(joined.device, non_blocking=True)
         return PaddedBoxes(joined[rows], rows < sum(counts), rows)
@@ -723,8 +723,7 @@ class DetectionPrediction:
     """The detection head's output for a batch; its levels concatenated, finest first, each with the scenes in order."""
 
     points: list[Tensor]  # per level (N_l, 3) metres
-    centerness: Tensor  # (P,) logits
-    boxes: BoxParts  # P decoded boxes
+    geometry: Tensor  # (P, 16) or (P, 13), see DetectionLevel
     class_logits: Tensor  # (P, C)
     reaches: list[float] = field(default_factory=list)  # half a cell's edge per level, metres
     object_logits: list[Tensor | None] = field(default_factory=list)  # per level (N_l,) or None
@@ -738,17 +737,12 @@ class DetectionPrediction:
         return ScenePoints.of(points, self.bounds or [[0, len(p)] for p in points])
 
 
-_parts = full_precision(faces_to_parts)
-
-
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
     """Prediction of batched levels, finest first; ``voxel_size_m``: of an input site."""
-    geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
     presence = [p for level in levels if (p := level.presence_logits) is not None]
     return DetectionPrediction(
         points=[level.points_m for level in levels],
-        centerness=torch.cat([level.center_logits for level in levels])[:, 0],
-        boxes=BoxParts(*_parts(geometry[:, :3], geometry[:, 3:9], geometry[:, 9:])),
+        geometry=torch.cat([level.geometry for level in levels]),
         class_logits=torch.cat([level.class_logits for level in levels]),
         reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
         object_logits=[None if level.object_logits is None else level.object_logits[:, 0] for level in levels],
@@ -779,13 +773,12 @@ class DetectionCriterion:
     box: BoxTerms = BOX_LOSSES["decoupled"]  # the design of the box loss
     two_sided: bool = False  # corner distances in both directions
     released: bool = False  # restore the faults of the released assignment
-    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
-    def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
+    def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget], reduce: Reduce = same) -> Losses:
         """``{"class", "center"[, "box"][, "iou/7-dof"][, "iou"][, "presence"][, "votes"][, "object"]}``; without
         positives only "class", "presence" and "object" count. On a device, unassigned points are computed and masked,
-        since reading their number would synchronise.
+        since reading their number would synchronise. ``reduce``: mean of a value over processes.
 
         Raises ``ValueError`` for targets that do not fit; their values are checked on the CPU only.
         """
@@ -794,9 +787,10 @@ class DetectionCriterion:
         if len(targets) != len(points.row):
             raise ValueError(f"need one target per scene, got {len(targets)} for {len(points.row)}")
         labels = torch.cat([_checked(target, logits.shape[1]) for target in targets])
-        truth = PaddedBoxes.of([target.boxes for target in targets])
+        compiled = runs_compiled(logits)
+        truth = PaddedBoxes.of([target.boxes for target in targets], 1 if compiled else _BOXES_AT_A_TIME)
         found = assign_batch(points, truth, self.min_points, self.top_points, self.min_size_m, self.released)
-        if runs_compiled(logits):
+        if compiled:
             found = found.taken_only()
         row = found.row.clamp(max=max(points.total - 1, 0))
         # places that do not count are written to an extra row, objects without a class to an extra column
@@ -804,58 +798,78 @@ class DetectionCriterion:
         label = functional.pad(labels, (0, 1))[truth.row.flatten()[found.box]]
         onehot = logits.new_zeros(points.total + 1, logits.shape[1] + 1)
         onehot.view(-1).scatter_(0, written * onehot.shape[1] + label, 1.0)
-        predicted = prediction.boxes.select(row)
-        boxes = truth.boxes.flatten(0, 1)[found.box].to(logits.dtype)
-        wanted = BoxParts(boxes[:, :3], boxes[:, 3:6], truth.rotation.flatten(0, 1)[found.box].to(logits.dtype))
-        of_boxes = {
-            "center": functional.binary_cross_entropy_with_logits(
-                prediction.centerness[row], found.centerness.to(logits.dtype).clamp_min(0.0), reduction="none"
-            ),
-        }
-        if any(self.box.corners):
-            corners = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
-            of_boxes["box"] = corners / wanted.size.mean(1) if self.box.by_size else corners
-        elif self.box.l1:
-            of_boxes["box"] = l1_box_loss(predicted, wanted, self.box.l1)
-        if self.box.iou_dof:
-            dof = self.box.iou_dof
-            fewer = rotated_iou_loss(with_fewer_axes(predicted, dof), with_fewer_axes(wanted, dof))
-            of_boxes[f"iou/{dof}-dof"] = fewer
-        if self.iou_weight:
-            of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
-        of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}
+        turns = truth.rotation.flatten(0, 1).flatten(1)
+        wanted = torch.cat([truth.boxes[..., :6].flatten(0, 1), turns], 1)[found.box]
+        wanted = torch.cat([wanted, found.centerness[:, None], found.taken[:, None]], 1).to(logits.dtype)
+        sums = (
+            self._graph(prediction.geometry[row], wanted) if len(row) else self._sums(prediction.geometry[row], wanted)
+        )
+        of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1])}
         if prediction.presence_logits is not None:
             positive = logits.new_zeros(points.total + 1).scatter_(0, written, 1.0)[:-1]
             of_points["presence"] = sigmoid_focal(prediction.presence_logits, positive)
-        counted = {name: torch.where(found.taken, values, 0.0) for name, values in of_boxes.items()}
-        number = found.taken.to(logits.dtype)
-        norm = self.reduce(number.sum()).clamp_min(1.0)
-        losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
+        every = torch.cat([torch.stack([values.sum() for values in of_points.values()]), sums])
+        norm = reduce(found.taken.to(logits.dtype).sum()).clamp_min(1.0)
+        losses = dict(zip((*of_points, "center", *self._terms), (every / norm).unbind(), strict=True))
         if prediction.votes is not None:
-            losses["votes"] = vote_loss(prediction.votes, truth, self.reduce)
-        return {**losses, **self._object_losses(prediction, points, truth, found.level)}
+            losses["votes"] = vote_loss(prediction.votes, truth, reduce)
+        return {**losses, **_object_losses(prediction, points, truth, found.level, reduce)}
 
-    def _object_losses(
-        self, prediction: DetectionPrediction, points: ScenePoints, truth: PaddedBoxes, level: Tensor
-    ) -> Losses:
-        """Binary cross entropy of "an object learned on a finer level reaches into this cell", the mean over each
-        level's cells, then levels.
+    @cached_property
+    def _terms(self) -> dict[str, Callable[[BoxParts, BoxParts], Tensor]]:
+        """(N,) terms of predicted and wanted boxes, by name."""
+        terms: dict[str, Callable[[BoxParts, BoxParts], Tensor]] = {}
+        if any(self.box.corners):
+            terms["box"] = self._corners
+        elif self.box.l1:
+            terms["box"] = partial(l1_box_loss, parts=self.box.l1)
+        if dof := self.box.iou_dof:
+            terms[f"iou/{dof}-dof"] = lambda a, b: rotated_iou_loss(with_fewer_axes(a, dof), with_fewer_axes(b, dof))
+        if self.iou_weight:
+            terms["iou"] = lambda a, b: self.iou_weight * rotated_iou_loss(a, b, distance_weight=1.0)
+        return terms
 
-        The score selects the sites of the next finer level. Objects learned on this level or a coarser one do not need
-        them: keeping a bed's thousand sites would prune pictures and plants.
-        """
-        known = [i for i, logits in enumerate(prediction.object_logits) if logits is not None]
-        if not known:
-            return {}
-        reached = objects_reach(points, truth, prediction.reaches, level).to(prediction.class_logits.dtype)
-        wanted = reached.split([len(p) for p in prediction.points])
-        cells = torch.tensor([float(len(wanted[i])) for i in known]).to(reached.device, non_blocking=True)
-        sums = [
-            functional.binary_cross_entropy_with_logits(logits, wanted[i], reduction="sum")
-            for i, logits in enumerate(prediction.object_logits)
-            if logits is not None
-        ]
-        return {"object": (torch.stack(sums) / self.reduce(cells).clamp_min(1.0)).mean()}
+    def _corners(self, predicted: BoxParts, wanted: BoxParts) -> Tensor:
+        corners = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
+        return corners / wanted.size.mean(1) if self.box.by_size else corners
+
+    @cached_property
+    def _graph(self) -> Graphed:
+        """:meth:`_sums`, which has as many inputs as the scenes have boxes."""
+        return Graphed(self._sums, trains=True)
+
+    def _sums(self, geometry: Tensor, wanted: Tensor) -> Tensor:
+        """(T, 16) or (T, 13) predicted numbers; (T, 17) wanted centres, sizes, rotations, centreness, and whether a
+        row counts -> sums of the terms: the centreness, then :attr:`_terms`."""
+        predicted = BoxParts(*faces_to_parts(geometry[:, 1:4], geometry[:, 4:10], geometry[:, 10:]))
+        right = BoxParts(wanted[:, :3], wanted[:, 3:6], wanted[:, 6:15].view(-1, 3, 3))
+        centers = wanted[:, 15].clamp_min(0.0)
+        found = [functional.binary_cross_entropy_with_logits(geometry[:, 0], centers, reduction="none")]
+        found += [term(predicted, right) for term in self._terms.values()]
+        return torch.stack(found).masked_fill(wanted[:, 16] == 0, 0.0).sum(1)
+
+
+def _object_losses(
+    prediction: DetectionPrediction, points: ScenePoints, truth: PaddedBoxes, level: Tensor, reduce: Reduce
+) -> Losses:
+    """Binary cross entropy of "an object learned on a finer level reaches into this cell", the mean over each
+    level's cells, then levels.
+
+    The score selects the sites of the next finer level. Objects learned on this level or a coarser one do not need
+    them: keeping a bed's thousand sites would prune pictures and plants.
+    """
+    known = [i for i, logits in enumerate(prediction.object_logits) if logits is not None]
+    if not known:
+        return {}
+    reached = objects_reach(points, truth, prediction.reaches, level).to(prediction.class_logits.dtype)
+    wanted = reached.split([len(p) for p in prediction.points])
+    cells = torch.tensor([float(len(wanted[i])) for i in known]).to(reached.device, non_blocking=True)
+    sums = [
+        functional.binary_cross_entropy_with_logits(logits, wanted[i], reduction="sum")
+        for i, logits in enumerate(prediction.object_logits)
+        if logits is not None
+    ]
+    return {"object": (torch.stack(sums) / reduce(cells).clamp_min(1.0)).mean()}
 
 
 def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor:

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file, user_errors
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_RESULT,
+    CommandError,
+    TaskProgress,
+    in_folder,
+    out_file,
+    user_errors,
+)
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.weights import weights_file
+from embodied_perceptron_training.reports import markdown_table
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.training.few_shot import FewShotClasses
@@ -28,10 +36,7 @@ def learn(
     out: Annotated[Path, out_file(help="File to write: weights.")],
     weights: Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")] = "tiny",
     only: Annotated[list[str] | None, typer.Option(help="Only this: a kind to fit; may be repeated.")] = None,
-    val: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, exists=True, help="Data set to check on: nothing may get worse there."),
-    ] = None,
+    val: Annotated[Path | None, in_folder(help="Data set to check on: nothing may get worse there.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "val",
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Points of AP25 that may be lost.")] = 1.0,
@@ -105,12 +110,15 @@ def learn(
 
 def table(fitted: FewShotClasses) -> str:
     """The fitted classes, in Markdown."""
-    lines = ["| class | objects | rooms | localised % | AP25 before | AP25 after |", "|---|---:|---:|---:|---:|---:|"]
+    rows = []
     for c in fitted.report:
-        name = f"{c.name} (new)" if c.is_new else c.name
-        lines.append(f"| {name} | {c.things} | {c.rooms} | {c.localised:.0f} | {c.before:.1f} | {c.after:.1f} |")
-    if fitted.validation is not None:
-        v = fitted.validation
-        lines.append(f"| known classes, {v.scenes} validation scenes | | | | {v.before:.1f} | {v.after:.1f} |")
+        figures = c.things, c.rooms, f"{c.localised:.0f}", f"{c.before:.1f}", f"{c.after:.1f}"
+        rows.append((f"{c.name} (new)" if c.is_new else c.name, *figures))
+    v = fitted.validation
+    if v is not None:
+        known = f"known classes, {v.scenes} validation scenes"
+        rows.append((known, "", "", "", f"{v.before:.1f}", f"{v.after:.1f}"))
+    lines = markdown_table(("class", "objects", "rooms", "localised %", "AP25 before", "AP25 after"), rows)
+    if v is not None:
         lines.append(f"\nNew classes on the validation scenes: {v.new_boxes:.1f} boxes per scene.")
     return "\n".join(lines)

@@ -76,7 +76,7 @@ def detection_losses(criterion: DetectionCriterion, scene_pass: ScenePass, reduc
     assert detection is not None
     prediction = detection_predictions(detection.levels, scene_pass.network.config.voxel_size_m)
     targets = [BoxTarget(s.boxes, s.labels) for s in scene_pass.batch.samples]
-    return dataclasses.replace(criterion, reduce=reduce)(prediction, targets)
+    return criterion(prediction, targets, reduce)
 
 
 def occupancy_losses(criterion: OccupancyCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:

@@ -23,6 +23,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
+from embodied_perceptron_training.reports import markdown_table
 from embodied_perceptron_training.training.few_shot import FewShotError, LabelledRoom, fuse_recording, kind_of
 
 NETWORK = "network"
@@ -113,10 +114,10 @@ def _sources(hypothesis: Hypothesis, name: str) -> tuple[str, ...]:
 
 def agreement_table(things: Sequence[AgreedThing]) -> str:
     """Return a Markdown table of the agreed objects by name."""
-    lines = ["| name | objects | sources |", "|---|---:|---|"]
+    rows = []
     for name in sorted({thing.name for thing in things}):
         mine = [thing for thing in things if thing.name == name]
         sources = sorted({source for thing in mine for source in thing.sources})
         counts = ", ".join(f"{s} {sum(s in thing.sources for thing in mine)}" for s in sources)
-        lines.append(f"| {name} | {len(mine)} | {counts} |")
-    return "\n".join(lines)
+        rows.append((name, len(mine), counts))
+    return "\n".join(markdown_table(("name", "objects", "sources"), rows, "lrl"))

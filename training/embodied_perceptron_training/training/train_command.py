@@ -13,7 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, out_folder, user_errors
+from embodied_perceptron.apps.command_line import (
+    CommandError,
+    TaskProgress,
+    add_dev_command,
+    in_folder,
+    out_folder,
+    user_errors,
+)
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h
@@ -188,13 +195,8 @@ def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def ablate(
-    data: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: its training split."),
-    ] = None,
-    val: Annotated[
-        Path | None, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
-    ] = None,
+    data: Annotated[Path | None, in_folder(help="Data set in EmbodiedScan's layout: its training split.")] = None,
+    val: Annotated[Path | None, in_folder(help="Data set to check on: the split that scores.")] = None,
     out: Annotated[Path | None, out_folder(help="Folder to write: one below it per row, tables, JSON.")] = None,
     rows: Annotated[
         str,

@@ -13,6 +13,7 @@ from support.small_networks import small_config, small_network
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.recording import RecordingError
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
@@ -208,6 +209,6 @@ def test_a_card_speaks_of_no_other_weights(weights: Path, tmp_path: Path) -> Non
         model_card(weights, [evaluation(tmp_path / "other", "0" * 64)])
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
-    with pytest.raises(EvaluationError, match=r"run\.json is not JSON"):
+    with pytest.raises(RecordingError, match=r"run\.json: "):
         model_card(weights, [tmp_path / "broken"])
     assert "No record of the training" in model_card(weights, [])

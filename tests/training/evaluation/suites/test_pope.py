@@ -173,7 +173,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "s.json: Expecting"),
-        ("[]", "must be a mapping"),
+        ("[]", "must hold an object"),
         ('{"scenes": {"a": 3}}', "scene 'a': 'present' must be a list"),
         ('{"scenes": {"a": ["bed", "bed"]}}', "lists 'bed' twice"),
         ('{"scenes": {"a": ["bed", 7]}}', "7 is no category"),

@@ -23,11 +23,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from embodied_perceptron.geometry.suppression import same_thing_pairs
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
     COUNTED_SCORE,
@@ -66,8 +66,8 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
 )
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
 from embodied_perceptron_training.processes import Workers
+from embodied_perceptron_training.reports import figure_table, print_skipped
 
-F64 = NDArray[np.float64]
 _Home = TypeVar("_Home")
 _Model = TypeVar("_Model")
 
@@ -374,32 +374,29 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     found = fit_tables(tables, skipped)
     folders = ", ".join(Path(spec.data).name for spec in specs)
     counted = f"{found.boxes} boxes of {found.scenes} scenes of {folders} ({split}), {found.right} right"
-    table = Table(title=f"{counted}; by models fitted without the scene")
-    for name in ("probability", "boxes", "mean %", "right %"):
-        table.add_column(name, justify="right")
-    for b in found.curve:
-        table.add_row(f"{b.begin:.1f} to {b.end:.1f}", str(b.count), f"{100 * b.score:.1f}", f"{100 * b.right:.1f}")
-    console.print(table)
-    gains = Table(title="right boxes at a precision")
-    for name in ("precision %", "by the network's score", "by the model"):
-        gains.add_column(name, justify="right")
+    bins = [
+        (f"{b.begin:.1f} to {b.end:.1f}", b.count, f"{100 * b.score:.1f}", f"{100 * b.right:.1f}") for b in found.curve
+    ]
+    columns = ("probability", "boxes", "mean %", "right %")
+    console.print(figure_table(f"{counted}; by models fitted without the scene", columns, bins))
     figures = {"error": 100 * found.error}
     boxes, there, error = found.things
     if boxes:
         console.print(f"unnamed boxes: {boxes}, {there} right, error {100 * error:.1f} %", markup=False)
         figures["things_error"] = 100 * error
     for precision, (before, after) in found.at_precision.items():
-        gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
         figures |= {f"right@{precision:g}/score": float(before), f"right@{precision:g}/model": float(after)}
-    console.print(gains)
+    gains = [(f"{100 * p:.0f}", *boxes) for p, boxes in found.at_precision.items()]
+    console.print(
+        figure_table("right boxes at a precision", ("precision %", "by the network's score", "by the model"), gains)
+    )
     weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
     alone, rescored = found.log_loss
     figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
     kept = "used" if found.model.context is not None else "not used"
     console.print(f"log loss {alone:.4f}, with context rescoring {rescored:.4f}: rescoring is {kept}", markup=False)
-    for name, reason in found.skipped.items():
-        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    print_skipped(console, found.skipped)
     if write:
         console.print(f"stored in {store_confidence(weights, found, specs)}", markup=False)
     return figures

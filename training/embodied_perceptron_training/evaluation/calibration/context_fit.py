@@ -19,6 +19,7 @@ from scipy.sparse import csr_matrix, hstack, vstack
 from scipy.special import expit
 
 from embodied_perceptron.geometry.suppression import OverlappingDetections, overlapping_detections
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.confidence_calibration import (
     OWN_NUMBERS,
     RELATIONS,
@@ -26,8 +27,6 @@ from embodied_perceptron.inference.confidence_calibration import (
     context_evidence,
     own_numbers,
 )
-
-F64 = NDArray[np.float64]
 
 _DIRECTIONS = 24
 _RIDGE = 15.0

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
@@ -27,12 +26,14 @@ from embodied_perceptron.detection2d.association import fully_visible
 from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, FusionContext, Hypothesis, LiftedObject, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
     NO_MISSES,
     NOTHING,
+    PROBABILITIES,
     DetectorConfusions,
     DetectorModel,
     features,
@@ -43,13 +44,11 @@ from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.results import UNNAMED, Perception
 from embodied_perceptron_training.homes.recording import recorded_home
 
-F64 = NDArray[np.float64]
-
 ON_IOU = 0.25
 _OF_SHARE = 0.5  # of a detection's points within an object: it is a detection of that object
 _RIDGE = 0.05
-_START = {"thing": 0.0, "views": 0.5, "score": 0.5, "confusion": 0.5, "silence": 0.5, "plausible": 0.5}
-_NOT_NEGATIVE = ("views", "score", "confusion", "silence", "plausible")
+_START = {"views": 0.5, "score": 0.5, "confusion": 1.0, "silence": 1.0, "plausible": 0.5}
+_NOT_NEGATIVE = ("views", "score", "plausible")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     Raises ``ValueError`` for a recording without truth of this generator, and for a detector that fails.
     """
     # every keyframe, as a robot's detector has time for; nobody walks through simulated homes
-    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped", pictures="rendered")
+    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped")
     priors = shipped_priors()
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
@@ -211,7 +210,10 @@ def fit_weights(hypotheses: Sequence[LabelledHypothesis], model: DetectorModel) 
         table[k, : len(prior)], offset[k, : len(prior)] = values, prior
     every, row = np.arange(len(samples)), np.array([row for *_, row in samples])
     weight = np.array([sample.weight for sample in hypotheses])
-    bounds = [(0.0, None) if name in _NOT_NEGATIVE else (None, None) for name in FEATURES]
+    bounds = [
+        (1.0, 1.0) if name in PROBABILITIES else (0.0, None) if name in _NOT_NEGATIVE else (None, None)
+        for name in FEATURES
+    ]
     start = np.array([_START.get(name, 0.0) for name in FEATURES])
 
     def loss(w: F64) -> float:

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
@@ -55,6 +56,7 @@ from embodied_perceptron_training.evaluation.runner.report import csv_text
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.processes import Workers
+from embodied_perceptron_training.reports import figure_table, print_skipped
 
 EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 _Z90 = 1.6449  # standard deviations
@@ -68,7 +70,7 @@ class TimedPrediction:
     now_ns: int
     found: Detections
     snapshot: VoxelSnapshot
-    camera_m: NDArray[np.float64]
+    camera_m: F64
     region: Region
     step: int = 0  # views so far
 
@@ -270,7 +272,7 @@ def _unnamed_pairs(spec: EvaluationSpec, every: int, name: str) -> list[tuple[fl
     return pairs
 
 
-def _any_name(boxes: NDArray[np.float64]) -> SceneBoxes:
+def _any_name(boxes: F64) -> SceneBoxes:
     return SceneBoxes(boxes, np.zeros(len(boxes), np.int64))
 
 
@@ -463,8 +465,7 @@ def run_calibration(
         chosen = "bold" if p == best else None
         table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
     console.print(table)
-    for name, reason in found.skipped.items():
-        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    print_skipped(console, found.skipped)
     console.print(f"min_score {best.min_score:g}: F1 {100 * best.f1:.1f} %; {found.seconds:.0f} s", markup=False)
     curves = reliability_curves(found, cached_predictor(spec.weights).scores)
     console.print(_reliability_table(curves))
@@ -495,15 +496,13 @@ def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tup
 
 
 def _reliability_table(curves: Mapping[str, Sequence[ReliabilityBin]]) -> Table:
-    table = Table("scores", title="reliability: share of published objects that is right, by score")
-    for title in curves:
-        table.add_column(title, justify="right")
-    columns = list(curves.values())
-    for rows in zip(*columns, strict=True):
+    rows = []
+    for bins in zip(*curves.values(), strict=True):
         cells = [f"{100 * b.right:.0f} % of {b.count} ({100 * b.low:.0f}-{100 * b.high:.0f})" if b.count else "-"
-                 for b in rows]  # fmt: skip
-        table.add_row(f"{rows[0].begin:.1f} to {rows[0].end:.1f}", *cells)
-    return table
+                 for b in bins]  # fmt: skip
+        rows.append((f"{bins[0].begin:.1f} to {bins[0].end:.1f}", *cells))
+    title = "reliability: share of published objects that is right, by score"
+    return figure_table(title, ("scores", *curves), rows)
 
 
 def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path) -> list[Path]:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.weights.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
 
 # by the largest side in metres, [low, high); "furniture" is everything that is not small
@@ -44,9 +45,9 @@ class SceneBoxes:
     Raises ``ValueError`` naming what does not fit.
     """
 
-    boxes: NDArray[np.float64]
+    boxes: F64
     labels: NDArray[np.int64]
-    scores: NDArray[np.float64] | None = None
+    scores: F64 | None = None
     held_out: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -75,14 +76,14 @@ class SceneBoxes:
 class _Ranked:
     """One class's detections over all scenes, best first, each with its best ground-truth box (-1 = none)."""
 
-    iou: NDArray[np.float64]
+    iou: F64
     matched: NDArray[np.int64]  # index into the class's ground truth over all scenes
-    largest_side: NDArray[np.float64]  # of the detection
-    gt_largest_side: NDArray[np.float64]  # of the ground truth
+    largest_side: F64  # of the detection
+    gt_largest_side: F64  # of the ground truth
     gt_held_out: BoolArray  # of the ground truth; where the data do not tell, false
 
 
-def average_precision(recall: NDArray[np.float64], precision: NDArray[np.float64]) -> float:
+def average_precision(recall: F64, precision: F64) -> float:
     """Area under the curve; precision at a recall is the best one at this recall or beyond."""
     r = np.concatenate([[0.0], recall, [1.0]])
     p = np.concatenate([[0.0], precision, [0.0]])
@@ -115,7 +116,7 @@ def _rank(predictions: Sequence[SceneBoxes], truth: Sequence[SceneBoxes], label:
     )
 
 
-def _cat(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _cat(parts: Sequence[F64]) -> F64:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
@@ -232,10 +233,10 @@ def _check(
 
 
 def match_by_name(
-    boxes: NDArray[np.float64],
+    boxes: F64,
     labels: Sequence[str] | NDArray[np.int64],
-    scores: NDArray[np.float64],
-    true_boxes: NDArray[np.float64],
+    scores: F64,
+    true_boxes: F64,
     true_labels: Sequence[str] | NDArray[np.int64],
 ) -> dict[int, int]:
     """Rows of (N, 9) boxes -> rows of (M, 9) true boxes of the same name or number: best scores first, each matches the

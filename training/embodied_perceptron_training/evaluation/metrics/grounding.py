@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 
 THRESHOLDS = (0.25, 0.5)
@@ -26,8 +26,8 @@ RANKS = (1, 10)
 class GroundingQuery:
     """One sentence."""
 
-    predicted: NDArray[np.float64]  # (N, 9) boxes, best first; empty = a miss
-    truth: NDArray[np.float64]  # (G, 9) boxes of all objects that the sentence may mean; finding one is enough
+    predicted: F64  # (N, 9) boxes, best first; empty = a miss
+    truth: F64  # (G, 9) boxes of all objects that the sentence may mean; finding one is enough
     flags: dict[str, bool]  # ``hard``, ``view_dependent``, ``unique``, reported with their opposites where given
 
 
@@ -69,7 +69,7 @@ def _percent(threshold: float) -> str:
     return f"{round(threshold * 100):02d}"
 
 
-def _ranked_precision(iou: NDArray[np.float64], threshold: float) -> float:
+def _ranked_precision(iou: F64, threshold: float) -> float:
     """(boxes, objects) overlaps, best box first -> average precision: a box is matched with the object that it overlaps
     most, and right when it is the first match of that object."""
     found: set[int] = set()
@@ -83,11 +83,11 @@ def _ranked_precision(iou: NDArray[np.float64], threshold: float) -> float:
     return average_precision(hits / iou.shape[1], hits / np.arange(1, len(hits) + 1))
 
 
-def _overlaps(number: int, query: GroundingQuery) -> NDArray[np.float64]:
+def _overlaps(number: int, query: GroundingQuery) -> F64:
     """(at most 10, objects) IoU of the best boxes with the objects."""
     try:
         predicted = _boxes(query.predicted)[: max(RANKS)]
-        iou: NDArray[np.float64] = bx.box_iou(predicted, _boxes(query.truth)).numpy()
+        iou: F64 = bx.box_iou(predicted, _boxes(query.truth)).numpy()
     except ValueError as error:
         raise ValueError(f"query {number}: {error}") from error
     if iou.shape[1] == 0:
@@ -95,6 +95,6 @@ def _overlaps(number: int, query: GroundingQuery) -> NDArray[np.float64]:
     return iou
 
 
-def _boxes(values: NDArray[np.float64]) -> torch.Tensor:
+def _boxes(values: F64) -> torch.Tensor:
     array = np.asarray(values, dtype=np.float64)
     return torch.from_numpy(array.reshape(-1, 9) if array.size == 0 or array.ndim == 1 else array)

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, TaskProgress, with_option_groups, writable_file
+from embodied_perceptron.apps.command_line import (
+    CommandError,
+    TaskProgress,
+    in_file,
+    in_folder,
+    with_option_groups,
+    writable_file,
+)
 from embodied_perceptron.apps.reading_options import ReadingOptions
 
 
@@ -17,16 +24,12 @@ def label(
         Path,
         typer.Argument(dir_okay=False, callback=writable_file, help="Label file (JSON); made where it is missing."),
     ],
-    replayed: Annotated[
-        Path | None,
-        typer.Option("--map", exists=True, file_okay=False, help="A map: the folder that `replay --direct` wrote."),
-    ] = None,
+    replayed: Annotated[Path | None, in_folder("--map", help="A map: the folder that `replay --direct` wrote.")] = None,
     recording: Annotated[
         Path | None, typer.Option(exists=True, help="Recording: TUM folder or bag; its frames are shown.")
     ] = None,
     from_objects: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Write this objects.json as a label file, none of it sure."),
+        Path | None, in_file(help="Write this objects.json as a label file, none of it sure.")
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
     frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, that are shown.")] = 40,

@@ -26,14 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.recordings import plain_values as plain
 from embodied_perceptron.recordings.files import read_json, write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
-
-F64 = NDArray[np.float64]
 
 
 class LabelError(ValueError):

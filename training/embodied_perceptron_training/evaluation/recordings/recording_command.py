@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_folder, user_errors
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_RESULT,
+    CommandError,
+    TaskProgress,
+    in_file,
+    out_folder,
+    user_errors,
+)
 from embodied_perceptron.apps.reading_options import DetectionsOption, load_settings, with_detectors, with_network
 from embodied_perceptron_training.evaluation.runner.options import DEGRADE_HELP
+from embodied_perceptron_training.reports import figure_table
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.replay import ReplayProgress
@@ -22,15 +29,9 @@ if TYPE_CHECKING:
 def recording(
     recording: Annotated[Path, typer.Option(exists=True, help="Recording: TUM folder or bag.")],
     out: Annotated[Path, out_folder(help="Folder to write: metrics, table and pictures.")],
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored."),
-    ] = None,
+    labels: Annotated[Path | None, in_file(help="Labels (JSON, see `label`); without, nothing is scored.")] = None,
     objects: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="objects.json of a map: an earlier `replay --direct`, instead of one."
-        ),
+        Path | None, in_file(help="objects.json of a map: an earlier `replay --direct`, instead of one.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
     detections: DetectionsOption = None,
@@ -87,13 +88,8 @@ def recording(
     if labels is None:
         typer.echo(f"{out}: {len(found)} objects, nothing is scored")
         return
-    table = Table(title=f"{recording.name} against {labels.name}")
-    table.add_column("figure")
-    table.add_column("", justify="right")
-    for name, value in figures.items():
-        shown = "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-        table.add_row(name, shown)
-    Console().print(table)
+    rows = [(n, "-" if v is None else f"{v:.3f}" if isinstance(v, float) else v) for n, v in figures.items()]
+    Console().print(figure_table(f"{recording.name} against {labels.name}", ("figure", ""), rows))
     typer.echo(f"{out}: metrics.json, recording.md, objects.json" + (", pictures" if pictures else ""))
 
 

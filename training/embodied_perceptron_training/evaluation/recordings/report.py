@@ -9,12 +9,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
-from embodied_perceptron.geometry.transforms import invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import read_objects_json, write_objects_json
 from embodied_perceptron.recordings.files import read_json, write_atomically, write_json
 from embodied_perceptron.recordings.open import open_recording
@@ -43,6 +42,7 @@ from embodied_perceptron_training.evaluation.runner.pictures import (
     is_shown,
     save_picture,
 )
+from embodied_perceptron_training.reports import markdown_table
 
 _COLORS: dict[str, Color] = {
     IS_RIGHT: FOUND, DUPLICATE: RIGHT, MISNAMED: WRONG, PHANTOM: MISSED, NOT_JUDGED: (170, 170, 170),
@@ -108,7 +108,7 @@ def _read(path: Path) -> tuple[SceneObject, ...]:
     return _moved(read_objects_json(path), T_world_map)
 
 
-def _moved(objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]) -> tuple[SceneObject, ...]:
+def _moved(objects: Sequence[SceneObject], T_world_map: F64) -> tuple[SceneObject, ...]:
     if np.array_equal(T_world_map, np.eye(4)) or not objects:
         return tuple(objects)
     boxes = transform_boxes(T_world_map, torch.from_numpy(np.stack([o.box for o in objects]))).numpy()
@@ -162,7 +162,7 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
+def _pixels(box: F64, frame: PosedFrame) -> F64 | None:
     """(8, 2) pixels of the corners; None where one is behind the camera."""
     camera = frame.frame.intrinsics
     points = transform_points(invert_transform(frame.T_world_camera), box_corners(box[None])[0])
@@ -173,7 +173,7 @@ def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] 
     )
 
 
-def _visible(box: NDArray[np.float64], frame: PosedFrame) -> float:
+def _visible(box: F64, frame: PosedFrame) -> float:
     """How well a frame shows a box: mainly the share of it that is in the image, then its size; 0 = not at all."""
     pixels = _pixels(box, frame)
     if pixels is None:
@@ -216,31 +216,26 @@ def _crop(thing: SceneObject, frame: PosedFrame, color: Color) -> Image:
 
 
 def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
-    lines = ["| figure | |", "|---|---:|"]
-    for name, value in score.metrics().items():
-        lines.append(f"| {name} | {'-' if value is None else value} |")
-    lines += [
-        "",
-        "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
-        "|---|---:|---|---|---:|---|---|",
-    ]
+    figures = [(name, "-" if value is None else value) for name, value in score.metrics().items()]
+    judged = []
     for entry in score.verdicts:
         thing = entry.thing
         on = score.things[entry.on].names[0] if entry.on >= 0 else "-"
         verdict = f"{entry.verdict} ({entry.why})" if entry.why else entry.verdict
-        lines.append(
-            f"| {thing.label} {thing.id} | {thing.score:.2f} | {verdict} | {on} | {entry.iou:.2f} | "
-            f"{_numbers(thing.box)} | {_link(drawn.get(_key(entry)))} |"
-        )
-    lines += ["", "| missed | box (x y z, size) | note | picture |", "|---|---|---|---|"]
-    for row in score.missed():
-        missed = score.things[row]
-        names = ", ".join(missed.names)
-        lines.append(f"| {names} | {_numbers(missed.box)} | {missed.note} | {_link(drawn.get(f'missed {row}'))} |")
-    return "\n".join(lines) + "\n"
+        place = _numbers(thing.box), _link(drawn.get(_key(entry)))
+        judged.append((f"{thing.label} {thing.id}", f"{thing.score:.2f}", verdict, on, f"{entry.iou:.2f}", *place))
+    missed = [
+        (", ".join(thing.names), _numbers(thing.box), thing.note, _link(drawn.get(f"missed {row}")))
+        for row, thing in ((row, score.things[row]) for row in score.missed())
+    ]
+    published = ("published", "score", "verdict", "on", "IoU", "box (x y z, size)", "picture")
+    lines = [*markdown_table(("figure", ""), figures), "", *markdown_table(published, judged, "lrllrll"), ""]
+    return (
+        "\n".join([*lines, *markdown_table(("missed", "box (x y z, size)", "note", "picture"), missed, "llll")]) + "\n"
+    )
 
 
-def _numbers(box: NDArray[np.float64]) -> str:
+def _numbers(box: F64) -> str:
     return f"{box[0]:.2f} {box[1]:.2f} {box[2]:.2f}, {box[3]:.2f} x {box[4]:.2f} x {box[5]:.2f}"
 
 
@@ -271,12 +266,13 @@ def draw_recording(
     frames = PosedFrameStream(recording, config.assembler)
     for number, view in enumerate(choose_frames(frames, objects, result.fused, images), start=1):
         save_picture(draw_view(view, objects), out / f"view_{number}.jpg")
-    lines = ["| object | score | size (m) | centre (m) |", "|---|---:|---|---|"]
+    rows = []
     for thing in sorted(objects, key=lambda o: (-o.score, o.id)):
         size = " x ".join(f"{v:.2f}" for v in thing.box[3:6])
         center = ", ".join(f"{v:.2f}" for v in np.round(thing.box[:3], 2) + 0.0)
-        lines.append(f"| {thing.label} {thing.id} | {thing.score:.2f} | {size} | {center} |")
-    write_atomically(out / "objects.md", ("\n".join(lines) + "\n").encode())
+        rows.append((f"{thing.label} {thing.id}", f"{thing.score:.2f}", size, center))
+    table = markdown_table(("object", "score", "size (m)", "centre (m)"), rows, "lrll")
+    write_atomically(out / "objects.md", ("\n".join(table) + "\n").encode())
     return objects
 
 

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
+from embodied_perceptron.geometry.boxes import points_in_boxes
+from embodied_perceptron.geometry.suppression import overlaps
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import UNNAMED, SceneObject
-from embodied_perceptron_training.evaluation.recordings.labels import LabelledThing, RecordingLabels
+from embodied_perceptron_training.evaluation.recordings.labels import IgnoredRegion, LabelledThing, RecordingLabels
 
 ON_IOU = 0.25
 LEAST_SIDE_M = 0.1
@@ -38,8 +39,6 @@ LARGE_M = 0.5
 PIECE_SHARE = 0.5
 
 RIGHT, DUPLICATE, MISNAMED, PHANTOM, NOT_JUDGED = "right", "duplicate", "misnamed", "phantom", "not judged"
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +93,9 @@ def _share(part: int, whole: int) -> float | None:
 def score_recording(objects: Sequence[SceneObject], labels: RecordingLabels) -> RecordingScore:
     """Score published objects; see the module docstring. Boxes of both in the recording's world frame."""
     order = sorted(objects, key=lambda o: (-o.score, o.id))
-    boxes = _boxes([o.box for o in order])
-    truth = _boxes([t.box for t in labels.things])
-    iou = box_iou(_widened(boxes), _widened(truth)).numpy()
-    inside = _share_inside(boxes, truth)
-    ignored = points_in_boxes(boxes[:, :3], _boxes([r.box for r in labels.ignore])).any(dim=1).numpy()
+    boxes, truth, ignore = (_boxes(rows) for rows in (order, labels.things, labels.ignore))
+    iou, inside = overlaps(_widened(boxes), _widened(truth))
+    ignored = points_in_boxes(torch.from_numpy(boxes[:, :3]), torch.from_numpy(ignore)).any(dim=1).numpy()
     found = [False] * len(labels.things)
     verdicts = []
     for row, thing in enumerate(order):
@@ -149,21 +146,11 @@ def _verdict(
     return ObjectVerdict(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
 
 
-def _boxes(rows: Sequence[F64]) -> torch.Tensor:
-    return torch.from_numpy(np.array(rows, np.float64).reshape(-1, 9))
+def _boxes(things: Sequence[SceneObject | LabelledThing | IgnoredRegion]) -> F64:
+    return np.array([thing.box for thing in things], np.float64).reshape(-1, 9)
 
 
-def _widened(boxes: torch.Tensor) -> torch.Tensor:
-    wide = boxes.clone()
-    wide[:, 3:6] = wide[:, 3:6].clamp_min(LEAST_SIDE_M)
+def _widened(boxes: F64) -> F64:
+    wide: F64 = boxes.copy()
+    wide[:, 3:6] = np.maximum(wide[:, 3:6], LEAST_SIDE_M)
     return wide
-
-
-def _share_inside(boxes: torch.Tensor, truth: torch.Tensor) -> F64:
-    """(P, N) share of each box's volume inside each labelled object, widened as for the IoU."""
-    a, b = _widened(boxes), _widened(truth)
-    iou = box_iou(a, b)
-    va, vb = volumes(a)[:, None], volumes(b)[None]
-    common = iou * (va + vb) / (1 + iou)
-    share: F64 = (common / va).numpy()
-    return share

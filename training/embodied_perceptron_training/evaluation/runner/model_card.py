@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from embodied_perceptron.recordings.files import read_object
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, state_digest, without_folders
 from embodied_perceptron_training.evaluation.runner.options import TASKS
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.runner.results import Record, read_json, read_record
+from embodied_perceptron_training.evaluation.runner.results import Record, read_record
+from embodied_perceptron_training.reports import markdown_table
 
 # figure -> its row; with several tasks in one evaluation a figure may stand below its task
 _ROWS: Mapping[str, str] = {
@@ -47,7 +49,7 @@ def model_card(weights: Path, results: Sequence[Path], training: Sequence[Path] 
             and ``commands``, which the card counts and names.
 
     Raises :class:`EvaluationError` when an evaluation is of other weights or incomplete, ``CheckpointError`` for an
-    invalid weights file, ``OSError`` for unreadable files.
+    invalid weights file, ``RecordingError`` for unreadable JSON.
     """
     checkpoint = load_checkpoint(weights)
     tensors = state_digest(checkpoint.state)
@@ -91,7 +93,7 @@ def _training(training: Sequence[Path]) -> str:
         return "## Training\n\nNo record of the training was given."
     lines = ["## Training", ""]
     for path in training:
-        run = read_json(path)
+        run = read_object(path)
         lines += _stages(path, run["stages"]) if "stages" in run else _run(run)
     return "\n".join(lines).rstrip()
 
@@ -129,7 +131,7 @@ def _data(request: Mapping[str, Any]) -> list[str]:
         if not overview.is_file():
             lines.append(f"{key}: {Path(folder).name}")
             continue
-        homes = read_json(overview)
+        homes = read_object(overview)
         spec = homes.get("spec", {})
         for split, listed in homes.get("splits", {}).items():
             seeds = sorted(int(seed) for seed in listed)
@@ -151,12 +153,12 @@ def _figures(records: Sequence[Record]) -> str:
     """A table with a column for each evaluation, and their descriptions."""
     found = [{name: _figure(record.figures, key) for key, name in _ROWS.items()} for record in records]
     letters = [chr(ord("A") + place) for place in range(len(records))]
-    lines = ["## Figures", "", f"| % | {' | '.join(letters)} |", "|---|" + "---:|" * len(letters)]
-    for name in _ROWS.values():
-        values = [row[name] for row in found]
-        if any(value is not None for value in values):
-            lines.append(f"| {name} | {' | '.join('' if v is None else f'{v:.1f}' for v in values)} |")
-    lines.append("")
+    rows = [
+        (name, *("" if row[name] is None else f"{row[name]:.1f}" for row in found))
+        for name in _ROWS.values()
+        if any(row[name] is not None for row in found)
+    ]
+    lines = ["## Figures", "", *markdown_table(("%", *letters), rows), ""]
     for letter, record in zip(letters, records, strict=True):
         lines += [f"{letter}: {record.data}; `{record.command}`. {' '.join(record.notes)}".rstrip(), ""]
     return "\n".join(lines).rstrip()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from embodied_perceptron.apps.command_line import out_folder
+from embodied_perceptron.apps.command_line import in_folder, out_folder
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.processes import Workers, choose_workers
 
@@ -16,7 +16,7 @@ Task = Literal[
     "detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding"
 ]
 TASKS: tuple[str, ...] = get_args(Task)
-DataSet = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Data set in EmbodiedScan's layout.")]
+DataSet = Annotated[Path, in_folder(help="Data set in EmbodiedScan's layout.")]
 
 
 def _known_weights(name: str) -> str:
@@ -49,9 +49,7 @@ class Common:
 
     data: Annotated[
         Path,
-        typer.Option(
-            exists=True, file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them."
-        ),
+        in_folder(help="Data set in EmbodiedScan's layout: homes, as `generate` writes them."),
     ]
     out: Annotated[Path, out_folder(help="Folder to write: metrics and table.")]
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test"

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
@@ -31,9 +30,10 @@ from embodied_perceptron_training.evaluation.runner.parallel import scene_progre
 from embodied_perceptron_training.evaluation.runner.pictures import compare, draw_scene, rank_scenes, save_picture
 from embodied_perceptron_training.evaluation.runner.scene_tasks import is_in_benchmark
 from embodied_perceptron_training.processes import Workers
+from embodied_perceptron_training.reports import figure_table, markdown_table, print_skipped, write_metrics
 
 SCREEN_ROWS = 24
-METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
+TABLES, RUN = "metrics.md", "run.json"
 _GROUP_OF = {name: group for group, names in FREQUENCY_GROUPS.items() for name in names}
 _CLASS_FIGURES = ("AP25", "AR25", "AP50", "AR50")
 
@@ -43,9 +43,8 @@ def write_report(evaluation: Evaluation, folder: Path, command: str = "") -> Non
 
     Raises ``OSError`` when it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     run = run_record(evaluation, command)
-    write_atomically(folder / METRICS, (json.dumps(evaluation.figures, indent=2) + "\n").encode())
+    write_metrics(folder, evaluation.figures)
     write_atomically(folder / RUN, (json.dumps(run, indent=2) + "\n").encode())
     for task in evaluation.spec.tasks:
         rows = class_rows(evaluation, task)
@@ -186,14 +185,17 @@ def markdown(evaluation: Evaluation, command: str) -> str:
         ]
     for name, reason in evaluation.skipped.items():
         lines.append(f"Skipped: {name} ({reason})")
-    lines += ["", "| figure | % |", "|---|---:|"]
-    lines += [f"| {name} | {value:.2f} |" for name, value in headline(evaluation.figures).items()]
+    lines += ["", *markdown_table(("figure", "%"), _percent(headline(evaluation.figures)))]
     for task in evaluation.spec.tasks:
         rows = class_rows(evaluation, task)
         if rows:
-            lines += ["", f"## {task}: classes", "", "| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
-            lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+            table = markdown_table(list(rows[0]), [list(row.values()) for row in rows], "l" * len(rows[0]))
+            lines += ["", f"## {task}: classes", "", *table]
     return "\n".join(lines) + "\n"
+
+
+def _percent(figures: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [(name, f"{value:.2f}") for name, value in figures.items()]
 
 
 def csv_text(rows: list[dict[str, str]]) -> str:
@@ -222,13 +224,9 @@ def run_evaluation(
     write_report(found, out, command)
     if "detection" in spec.tasks and pictures > 0:
         write_pictures(found, out, pictures)
-    table = Table("figure", title=f"{title}: {len(found.results)} scenes of {Path(spec.data).name} ({spec.split})")
-    table.add_column("%", justify="right")
-    for name, value in on_one_screen(headline(found.figures)).items():
-        table.add_row(name, f"{value:.2f}")
-    console.print(table)
-    for name, reason in found.skipped.items():
-        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    title = f"{title}: {len(found.results)} scenes of {Path(spec.data).name} ({spec.split})"
+    console.print(figure_table(title, ("figure", "%"), _percent(on_one_screen(headline(found.figures)))))
+    print_skipped(console, found.skipped)
     if outside := outside_classes(found):
         left_out = f"{len(outside)} classes of the network are not in the benchmark and are left out"
         console.print(f"{left_out}: see {out / TABLES}", style="yellow", markup=False)

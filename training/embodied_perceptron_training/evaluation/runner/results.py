@@ -19,11 +19,13 @@ from typing import Any
 
 import yaml
 
+from embodied_perceptron.recordings.files import read_json, read_object, write_atomically
 from embodied_perceptron.weights.checkpoint import without_folders
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
+from embodied_perceptron_training.reports import METRICS, markdown_table
 
 LAYOUT = "page.yaml"
-METRICS, RUN = "metrics.json", "run.json"
+RUN = "run.json"
 README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron dev results` -->", "<!-- results: end -->"
 
 
@@ -88,11 +90,11 @@ class Section:
 def read_record(path: Path) -> Record:
     """A record from its file, or from the folder of an ``embodied-perceptron evaluate``.
 
-    Raises :class:`EvaluationError` for anything else, ``OSError`` for an unreadable file.
+    Raises :class:`EvaluationError` for anything else, ``RecordingError`` for an unreadable file.
     """
     if path.is_dir():
         return _record_of_evaluation(path)
-    data = read_json(path)
+    data = read_object(path)
     known = {f.name for f in fields(Record)}
     if unknown := set(data) - known:
         raise EvaluationError(f"{path}: no record has {', '.join(sorted(unknown))}")
@@ -108,8 +110,6 @@ def read_records(folder: Path) -> dict[str, Record]:
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record; raises ``OSError``."""
-    from embodied_perceptron.recordings.files import write_atomically
-
     shown = {name: value for name, value in asdict(record).items() if value not in ("", (), [])}
     write_atomically(path, (json.dumps(shown | {"commit": record.commit}, indent=2) + "\n").encode())
 
@@ -155,7 +155,7 @@ def new_record(
         found = _record_of_evaluation(source)
     else:
         path = source / METRICS if source.is_dir() else source
-        found = Record("", "", "", "", "", dict(flat_figures(read_json(path, anything=True))))
+        found = Record("", "", "", "", "", dict(flat_figures(read_json(path))))
     if not (command or found.command):
         raise EvaluationError(f"{source} does not tell its command; give --command")
     try:
@@ -169,7 +169,7 @@ def new_record(
 
 
 def _record_of_evaluation(folder: Path) -> Record:
-    run, figures = read_json(folder / RUN), read_json(folder / METRICS)
+    run, figures = read_object(folder / RUN), read_object(folder / METRICS)
     version = run.get("generator_version")
     what = "scenes" if version is None else f"homes of version {version}"
     turned = "" if run.get("turn_seed") is None else ", every scene turned and moved at random"
@@ -195,17 +195,6 @@ def _record_of_evaluation(folder: Path) -> Record:
         notes=notes,
         weights=str(run.get("weights", {}).get("tensors", "")),
     )
-
-
-def read_json(path: Path, anything: bool = False) -> Any:
-    """JSON of a file, an object unless ``anything``. Raises :class:`EvaluationError` and ``OSError``."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise EvaluationError(f"{path} is not JSON: {error}") from error
-    if not (anything or isinstance(data, dict)):
-        raise EvaluationError(f"{path} must hold an object, got {type(data).__name__}")
-    return data
 
 
 # ---- layout
@@ -244,8 +233,8 @@ def render_page(intro: str, sections: Sequence[Section], records: Mapping[str, R
         lines = [f"## {section.title}", ""]
         if section.text:
             lines += [section.text.strip(), ""]
-        lines += [f"| | unit | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
-        lines += [f"| {row.name} | {row.unit} | {' | '.join(_values(section, row, records))} |" for row in section.rows]
+        rows = [(row.name, row.unit, *_values(section, row, records)) for row in section.rows]
+        lines += markdown_table(("", "unit", *columns), rows, "ll" + "r" * len(columns))
         used = section.sources()
         notes = [note for name in used for note in _record(records, name).notes]
         lines += ["", *dict.fromkeys(_where(_record(records, name)) for name in used)]
@@ -262,14 +251,14 @@ def render_readme(text: str, sections: Sequence[Section], records: Mapping[str, 
     _, end, after = rest.partition(README_END)
     if not (begin and end):
         raise EvaluationError(f"the README must hold the lines {README_BEGIN!r} and {README_END!r}")
-    lines = ["| figure | measured |", "|---|---:|"]
+    rows = []
     for section in sections:
         for row in section.rows:
             if row.readme:
                 values = " / ".join(value for value in _values(section, row, records) if value)
                 link = f"docs/results.md#{anchor(section.title)}"
-                lines.append(f"| [{row.readme}]({link}) | {values} {row.unit} |")
-    return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+                rows.append((f"[{row.readme}]({link})", f"{values} {row.unit}"))
+    return f"{before}{begin}\n" + "\n".join(markdown_table(("figure", "measured"), rows)) + f"\n{end}{after}"
 
 
 def anchor(title: str) -> str:

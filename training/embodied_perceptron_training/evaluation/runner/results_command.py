@@ -12,12 +12,11 @@ from typing import Annotated
 import typer
 
 from embodied_perceptron import __version__
+from embodied_perceptron.apps.command_line import in_folder
 
 
 def results(
-    folder: Annotated[
-        Path, typer.Option(exists=True, file_okay=False, help="Of the records; the page lies beside it.")
-    ] = Path("docs/results"),
+    folder: Annotated[Path, in_folder(help="Of the records; the page lies beside it.")] = Path("docs/results"),
     add: Annotated[
         Path | None,
         typer.Option(exists=True, help="Take this in first: a folder of `evaluate`, or a benchmark's JSON file."),

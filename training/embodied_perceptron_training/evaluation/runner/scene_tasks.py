@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.language.answer import propose
 from embodied_perceptron.language.query import Query
@@ -31,7 +32,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import EvaluationEr
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 
-F64 = NDArray[np.float64]
 _RADIUS_M = 1000.0  # of the map: no part of a scene is dropped
 _POINTS_M = 0.01  # voxel size of the map for a network whose input is points
 

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import transform_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import level_transform
+from embodied_perceptron.geometry.transforms import F64, level_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan, ScanView
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
-F64 = NDArray[np.float64]
 CAMERA = "camera"
 # of networks of ``paper`` at inference (EmbodiedScan, CVPR 2024, section 5.1 and appendix A.1)
 PUBLISHED_VIEWS, PUBLISHED_OCCUPANCY_VIEWS = 50, 20

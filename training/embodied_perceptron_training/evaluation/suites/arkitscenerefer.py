@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.geometry.boxes import Bounds, transform_boxes
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_json
+from embodied_perceptron.recordings.files import read_json, read_object, write_json
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.weights.categories import BY_FREQUENCY
@@ -60,7 +60,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     perceive_scene,
 )
 
-F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
 DISTANCES_M = (0.1, 0.3, 0.5)
 FIGURES = (*(f"IoU@{k}" for k in IOU_THRESHOLDS), *(f"Dist@{d}" for d in DISTANCES_M))
@@ -221,7 +220,7 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
     """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
-    answers = checked.mapping(checked.mapping(read_json(path), str(path)).get("answers"), f"{path}: 'answers'")
+    answers = checked.mapping(read_object(path).get("answers"), f"{path}: 'answers'")
     unknown = sorted(set(answers) - {r.id for r in references})
     if unknown:
         raise ValueError(f"{path} answers {unknown[0]!r}, which is no reference")

@@ -13,19 +13,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress, user_errors, with_option_groups
+from embodied_perceptron.apps.command_line import TaskProgress, in_file, in_folder, user_errors, with_option_groups
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
+from embodied_perceptron_training.reports import figure_table, print_skipped
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.scenes import Suite, SuiteRun, SuiteSpec
 
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
-    str,
-    typer.Option(help="Layout of its outputs, where the file does not tell; see docs/detectors.md."),
+    str, typer.Option(help="Layout of its outputs, where the file does not tell; see docs/detectors.md.")
 ]
 
 
@@ -48,21 +48,10 @@ def pope(
     common: Common,
     seed: Annotated[int, typer.Option(help="Seed: of the random negatives.")] = 0,
     training: Annotated[
-        Path | None,
-        typer.Option(
-            "--training-scenes",
-            "--training",
-            exists=True,
-            dir_okay=False,
-            help="Scene list of the training set (JSON).",
-        ),
+        Path | None, in_file("--training-scenes", "--training", help="Scene list of the training set (JSON).")
     ] = None,
-    scene_list: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Ask about these scenes instead (JSON).")
-    ] = None,
-    answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): these, not a model's.")
-    ] = None,
+    scene_list: Annotated[Path | None, in_file(help="Ask about these scenes instead (JSON).")] = None,
+    answers: Annotated[Path | None, in_file(help="Answers to score (JSON): these, not a model's.")] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
     with TaskProgress("loading the library"):
@@ -79,15 +68,10 @@ def arkitscenerefer(
     common: Common,
     seed: Annotated[int, typer.Option(help="Seed: of the noisy detector.")] = 0,
     references: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON), about scans of --data."),
+        Path | None, in_file(help="Records of the published form (JSON), about scans of --data.")
     ] = None,
-    answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): to --references.")
-    ] = None,
-    detector: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: lifted and scored.")
-    ] = None,
+    answers: Annotated[Path | None, in_file(help="Answers to score (JSON): to --references.")] = None,
+    detector: Annotated[Path | None, in_file(help="ONNX file of a 2-D detector: lifted and scored.")] = None,
     detector_layout: DetectorLayout = "",
     cluster_m: Annotated[
         float, typer.Option(min=1e-3, help="Hits so close are of one thing; 0.02 as published.")
@@ -112,8 +96,7 @@ def arkitscenerefer(
 def openlex3d(
     common: Common,
     predictions: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Predictions to score: maps as <scene>.npz, and prompts.npz."),
+        Path | None, in_folder(help="Predictions to score: maps as <scene>.npz, and prompts.npz.")
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; for our export or maps from files."""
@@ -137,9 +120,7 @@ def robustness(
         int, typer.Option(min=1, help="Views of a scene: one of each of so many targets, for every factor.")
     ] = 4,
     levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
-    detector: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: scored too.")
-    ] = None,
+    detector: Annotated[Path | None, in_file(help="ONNX file of a 2-D detector: scored too.")] = None,
     detector_layout: DetectorLayout = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch, orbit)."""
@@ -199,8 +180,7 @@ def _suite(
     console.print(title, style="bold")
     for table in _on_one_screen(figures):
         console.print(table)
-    for name, reason in skipped.items():
-        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    print_skipped(console, skipped)
     console.print(f"all {len(figures)} figures and tables in {out / 'metrics.md'}", markup=False)
 
 
@@ -216,10 +196,7 @@ def _on_one_screen(figures: Mapping[str, float]) -> list[Table]:
         lines += len(body) + 2
         if shown and lines > SCREEN_LINES:
             break
-        table = Table("%", box=None)
-        for name in columns:
-            table.add_column(name, justify="right")
-        for name, values in body:
-            table.add_row(name, *(f"{value:.2f}" for value in values))
+        table = figure_table("", ("%", *columns), ((name, *(f"{v:.2f}" for v in values)) for name, values in body))
+        table.box = None
         shown.append(table)
     return shown

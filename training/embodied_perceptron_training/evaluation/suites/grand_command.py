@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from embodied_perceptron.apps.command_line import out_folder, user_errors
+from embodied_perceptron.apps.command_line import in_file, out_folder, user_errors
+from embodied_perceptron_training.reports import figure_table
 
 if TYPE_CHECKING:
     from embodied_perceptron.results import Grounding, SceneObject
@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 
 
 def grand(
-    scenes: Annotated[
-        Path, typer.Option("--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes of 3D-GRAND.")
-    ],
-    texts: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Texts to score, with tagged phrases.")],
+    scenes: Annotated[Path, in_file("--scene-file", "--scenes", help="JSON: scenes of 3D-GRAND.")],
+    texts: Annotated[Path, in_file(help="Texts to score, with tagged phrases.")],
     out: Annotated[Path, out_folder(help="Folder to write: metrics.json, texts.json, references.json.")],
-    truth: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="The right texts, by the same ids.")
-    ] = None,
+    truth: Annotated[Path | None, in_file(help="The right texts, by the same ids.")] = None,
     kind: Annotated[
         Literal["description", "question"] | None,
         typer.Option(help="Of texts without a referred object; else by name."),
@@ -61,11 +57,8 @@ def grand(
         ("references.json", scene_file(known, scored)),  # for `ground` and `evaluate referring`
     ):
         write_json(out / name, content)
-    table = Table("figure", title=f"{len(scored)} texts of {texts.name}")
-    table.add_column("%", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.2f}")
-    Console().print(table)
+    rows = [(name, f"{value:.2f}") for name, value in figures.items()]
+    Console().print(figure_table(f"{len(scored)} texts of {texts.name}", ("figure", "%"), rows))
 
 
 def _ground(objects: Sequence[SceneObject], sentences: Sequence[str]) -> list[Grounding]:

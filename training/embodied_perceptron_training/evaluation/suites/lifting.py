@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.extents import inside_boxes
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.files import write_json
@@ -45,8 +45,6 @@ from embodied_perceptron_training.homes.true_detections import DETECTIONS
 LEAST_VIEWS, LEAST_PX = 3, 24  # of an object that counts: views in which its box covers at least 24 x 24 pixels
 ALONE = "network alone"
 _AT_M = 0.05  # tolerance of a centre in a true box
-
-F64 = NDArray[np.float64]
 
 
 def forms(seed: int) -> dict[str, Degradation | None]:

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.language.object_states import RELATIONS, STATES, STATES_OF, Pair, StateLabels
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
-
-F64 = NDArray[np.float64]
 
 
 def matched_rows(objects: Sequence[SceneObject], boxes: F64, labels: Sequence[str]) -> dict[int, int]:

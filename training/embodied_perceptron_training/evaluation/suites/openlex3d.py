@@ -50,6 +50,7 @@ from scipy.spatial import cKDTree
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.suppression import overlaps
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
@@ -72,7 +73,6 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     perceive_scene,
 )
 
-F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Built = TypeVar("Built")
 TIERS = ("synonyms", "depictions", "vis_sim", "clutter", "missing", "incorrect")

@@ -42,10 +42,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import iou_of_arrays
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import plain_values as checked
-from embodied_perceptron.recordings.files import read_json, write_json
+from embodied_perceptron.recordings.files import read_object, write_json
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception
 from embodied_perceptron_training.datasets.embodiedscan import SOURCES, DatasetError, MissingSplitError
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_texts
@@ -269,7 +270,7 @@ def write_answers(path: Path, answers: Mapping[tuple[str, str], bool]) -> None:
 
 
 def _read(path: Path, key: str, check: Callable[[Any, str], Any]) -> Any:
-    return check(checked.mapping(read_json(path), str(path)).get(key), f"{path}: {key!r}")
+    return check(read_object(path).get(key), f"{path}: {key!r}")
 
 
 # -- Questions of 3D-GRAND's kinds.
@@ -283,8 +284,6 @@ _COLOR = re.compile(r"What color is the (.+)\?")
 _COLORS = ("black", "white", "gray", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "beige")
 _WHICH = re.compile(r"Which kind of thing is (.+): (.+) or nothing\?")
 _IS_IT = re.compile(r"Is the (.+) (\S+)\?")
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

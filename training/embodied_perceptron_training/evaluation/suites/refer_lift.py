@@ -24,10 +24,10 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_training.evaluation.runner.detections import Degradation
 
-F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 PIXEL_STEP = 5  # rays through mask pixels whose coordinates divide by it
 TRIM = 0.05  # dropped at each end, per axis

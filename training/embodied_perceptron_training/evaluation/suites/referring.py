@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
-from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError, out_folder
+from embodied_perceptron.apps.command_line import CommandError, in_file, out_folder
+from embodied_perceptron_training.reports import figure_table, markdown_table, write_metrics
 
+COLUMNS = ("sentences", "n", "Acc@.25", "Acc@.5", "answered")
 THRESHOLDS = (0.25, 0.5)
 # Acc@.25, Acc@.5 on all 141 validation scans of ScanRefer, as published; zero-shot methods over detected boxes
 PUBLISHED = {
@@ -84,15 +84,8 @@ def _percent(hits: Iterable[bool]) -> float:
 
 
 def referring(
-    scenes: Annotated[
-        Path,
-        typer.Option(
-            "--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes with objects, queries."
-        ),
-    ],
-    answers: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): written by `ground`.")
-    ],
+    scenes: Annotated[Path, in_file("--scene-file", "--scenes", help="JSON: scenes with objects, queries.")],
+    answers: Annotated[Path, in_file(help="Answers to score (JSON): written by `ground`.")],
     out: Annotated[Path, out_folder(help="Folder to write: metrics.json and metrics.md.")],
 ) -> None:
     """Score answers to sentences of people: overall and by kind of scene and sentence, beside published figures."""
@@ -102,25 +95,22 @@ def referring(
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandError(f"{answers} does not answer {scenes}: {error}") from error
     write_report(figures, out)
-    table = Table("sentences", title=f"{answers.name}, %")
-    for name in ("n", "Acc@.25", "Acc@.5", "answered"):
-        table.add_column(name, justify="right")
-    for name, row in figures.items():
-        table.add_row(name, f"{row['n']:.0f}", f"{row['acc25']:.1f}", f"{row['acc50']:.1f}", f"{row['answered']:.1f}")
-    table.add_section()
-    for name, (acc25, acc50) in PUBLISHED.items():
-        table.add_row(name, "", f"{acc25:.1f}", f"{acc50:.1f}", "")
-    Console().print(table)
+    Console().print(figure_table(f"{answers.name}, %", COLUMNS, _rows(figures)))
 
 
 def write_report(figures: Mapping[str, Mapping[str, float]], folder: Path) -> None:
     """Write ``metrics.json`` and the table ``metrics.md`` into ``folder``, made when absent."""
     from embodied_perceptron.recordings.files import write_atomically
 
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "metrics.json", (json.dumps(figures, indent=2) + "\n").encode())
-    lines = ["| sentences | n | Acc@.25 | Acc@.5 | answered |", "|---|---|---|---|---|"]
-    for name, row in figures.items():
-        lines.append(f"| {name} | {row['n']:.0f} | {row['acc25']:.1f} | {row['acc50']:.1f} | {row['answered']:.1f} |")
-    lines += [f"| {name} | | {acc25:.1f} | {acc50:.1f} | |" for name, (acc25, acc50) in PUBLISHED.items()]
-    write_atomically(folder / "metrics.md", ("\n".join(lines) + "\n").encode())
+    write_metrics(folder, figures)
+    table = markdown_table(COLUMNS, _rows(figures))
+    write_atomically(folder / "metrics.md", ("\n".join(table) + "\n").encode())
+
+
+def _rows(figures: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
+    """Our figures, then the published ones."""
+    ours = [
+        (name, f"{row['n']:.0f}", *(f"{row[key]:.1f}" for key in ("acc25", "acc50", "answered")))
+        for name, row in figures.items()
+    ]
+    return ours + [(name, "", f"{acc25:.1f}", f"{acc50:.1f}", "") for name, (acc25, acc50) in PUBLISHED.items()]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.checkpoint import without_folders
+from embodied_perceptron_training.reports import markdown_table, write_metrics
 
-METRICS, TABLES = "metrics.json", "metrics.md"
+TABLES = "metrics.md"
 
 # Figures of other systems beside ours: name -> (source, table). What they were measured on is another data set.
 PUBLISHED: Mapping[str, tuple[str, str]] = {
@@ -43,9 +43,8 @@ def write_suite_report(
     command: str = "",
 ) -> None:
     """Write both files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
-    folder.mkdir(parents=True, exist_ok=True)
     rounded = {name: round(value, 9) for name, value in figures.items()}
-    write_atomically(folder / METRICS, (json.dumps(rounded, indent=2) + "\n").encode())
+    write_metrics(folder, rounded)
     write_atomically(folder / TABLES, suite_markdown(title, rounded, facts, skipped, command).encode())
 
 
@@ -66,8 +65,7 @@ def suite_markdown(
     lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in {**facts, "version": __version__}.items()]
     lines += [f"- skipped {name}: {reason}" for name, reason in skipped.items()]
     for groups, rows in tables_of(figures):
-        lines += ["", "| % | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
-        lines += [f"| {name} | " + " | ".join(f"{v:.2f}" for v in values) + " |" for name, values in rows]
+        lines += ["", *markdown_table(("%", *groups), ((n, *(f"{v:.2f}" for v in values)) for n, values in rows))]
     if title in PUBLISHED:
         source, table = PUBLISHED[title]
         lines += ["", f"For comparison, on other data: {source}: {table}."]

@@ -27,7 +27,7 @@ from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import F64, Intrinsics
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.recordings.files import write_atomically, write_json
@@ -43,8 +43,8 @@ from embodied_perceptron_training.homes.building.home import Home, HomeSpec, bui
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
+from embodied_perceptron_training.reports import markdown_table
 
-F64 = NDArray[np.float64]
 Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
 OUR = ""  # name of the perceptron's figures
 DETECTOR, MASKS = "detector", "masks"
@@ -380,15 +380,8 @@ def curves_markdown(results: Sequence[FactorResult]) -> str:
     ap = curves(results)
     count = len(next(iter(ap.values()), ()))
     levels = [f"{level:.2f}" for level in np.linspace(0.0, 1.0, count)]
-    lines = [
-        "",
-        "AP in percent over the factor:",
-        "",
-        "| axis | " + " | ".join(levels) + " |",
-        "|---|" + "---:|" * count,
-    ]
-    lines += [f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |" for name, values in ap.items()]
-    return "\n".join(lines) + "\n"
+    table = markdown_table(("axis", *levels), ((n, *(f"{v:.2f}" for v in values)) for n, values in ap.items()))
+    return "\n".join(["", "AP in percent over the factor:", "", *table]) + "\n"
 
 
 def write_robustness(spec: SuiteSpec, run: SuiteRun[FactorResult], out: Path) -> None:

@@ -18,9 +18,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 _STEEL = mat.Material((0.75, 0.76, 0.78), "brushed", 0, 0.3, 0.8, 0.0, "gray", "metal")
 
 
-def toilet(rng: Rng) -> ObjectModel:
+def toilet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A toilet with tank and lid."""
-    b = MeshBuilder()
     m = mat.ceramic(rng)
     outline = [(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.4), (0.13, 0.4), (0.09, 0.28), (0, 0.26)]
     b.lathe(outline, m, 24, center=(0, -0.08, 0))
@@ -34,9 +33,8 @@ def toilet(rng: Rng) -> ObjectModel:
     return model("toilet", b, m, [part], [top_surface(0.36, 0.15, 0.79, "toilet", 0.5, 0.0, 0.235)])
 
 
-def bidet(rng: Rng) -> ObjectModel:
+def bidet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bidet with a tap."""
-    b = MeshBuilder()
     m = mat.ceramic(rng)
     outline = [(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.39), (0.15, 0.39), (0.1, 0.3), (0, 0.28)]
     b.lathe(outline, m, 24, center=(0, -0.06, 0))
@@ -45,9 +43,8 @@ def bidet(rng: Rng) -> ObjectModel:
     return model("bidet", b, m)
 
 
-def washbasin(rng: Rng) -> ObjectModel:
+def washbasin(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A basin on a cabinet or a pedestal, with a tap."""
-    b = MeshBuilder()
     m = mat.ceramic(rng)
     w, d, h = rng.uniform(0.55, 0.8), 0.46, 0.85
     parts: list[Part] = []
@@ -70,9 +67,8 @@ def washbasin(rng: Rng) -> ObjectModel:
     return model("washbasin", b, m, parts, [rim], ("bathroom sink", "hand basin"))
 
 
-def bathtub(rng: Rng) -> ObjectModel:
+def bathtub(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bathtub with a tap."""
-    b = MeshBuilder()
     m = mat.ceramic(rng)
     w, d, h, t = rng.uniform(1.55, 1.75), rng.uniform(0.7, 0.8), 0.56, 0.06
     for s in (-1, 1):
@@ -83,9 +79,8 @@ def bathtub(rng: Rng) -> ObjectModel:
     return model("bathtub", b, m, synonyms=("bath", "tub"))
 
 
-def shower(rng: Rng) -> ObjectModel:
+def shower(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shower tray with a rail, a head and a glass side."""
-    b = MeshBuilder()
     m = mat.ceramic(rng)
     w = rng.uniform(0.8, 0.95)
     b.box((w, w, 0.12), (0, 0, 0.06), m)
@@ -100,9 +95,8 @@ def shower(rng: Rng) -> ObjectModel:
     return model("shower", b, m, synonyms=("shower cabin",))
 
 
-def toilet_paper(rng: Rng) -> ObjectModel:
+def toilet_paper(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A toilet roll on a wall holder."""
-    b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.055), m, axis="x", segments=20)
     b.rod((-0.07, 0, 0.055), (0.07, 0, 0.055), 0.008, _STEEL)
@@ -110,34 +104,30 @@ def toilet_paper(rng: Rng) -> ObjectModel:
     return model("toilet paper", b, m, synonyms=("toilet roll",))
 
 
-def toilet_roll(rng: Rng) -> ObjectModel:
+def toilet_roll(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing toilet roll."""
-    b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.05), m, segments=20)
     return model("toilet paper", b, m, synonyms=("toilet roll",), has_front=False)
 
 
-def soap_dispenser(rng: Rng) -> ObjectModel:
+def soap_dispenser(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pump bottle."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, ("white", "blue", "green", "black"))
     b.lathe([(0, 0), (0.035, 0), (0.035, 0.11), (0.015, 0.135), (0, 0.135)], m, 16)
     b.tube([(0, 0, 0.13), (0, 0, 0.18), (0, -0.04, 0.175)], 0.006, _STEEL, 6)
     return model("soap dispenser", b, m, synonyms=("liquid soap",))
 
 
-def soap(rng: Rng) -> ObjectModel:
+def soap(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bar of soap."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "pink", "green", "beige"))
     b.rounded_box((0.085, 0.055, 0.03), (0, 0, 0.015), m, 0.5)
     return model("soap", b, m, synonyms=("bar of soap",), has_front=False)
 
 
-def shampoo(rng: Rng) -> ObjectModel:
+def shampoo(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bottle of shampoo."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     h = rng.uniform(0.17, 0.23)
     face = any_picture(rng, "label", 20)
@@ -146,9 +136,8 @@ def shampoo(rng: Rng) -> ObjectModel:
     return model("shampoo", b, m, synonyms=("shampoo bottle",))
 
 
-def toothbrush(rng: Rng) -> ObjectModel:
+def toothbrush(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A toothbrush in a cup."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("blue", "red", "green", "pink"))
     b.lathe([(0, 0), (0.033, 0), (0.037, 0.1), (0.033, 0.1), (0.029, 0.006), (0, 0.006)], mat.ceramic(rng), 16)
     b.rod((0.015, 0, 0.01), (-0.035, 0, 0.19), 0.005, m, 6)
@@ -156,9 +145,8 @@ def toothbrush(rng: Rng) -> ObjectModel:
     return model("toothbrush", b, m, has_front=False)
 
 
-def cosmetics(rng: Rng) -> ObjectModel:
+def cosmetics(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A few small bottles."""
-    b = MeshBuilder()
     first = mat.plastic(rng)
     for k in range(3):
         h = rng.uniform(0.05, 0.12)
@@ -166,44 +154,39 @@ def cosmetics(rng: Rng) -> ObjectModel:
     return model("cosmetics", b, first, has_front=False)
 
 
-def toiletry(rng: Rng) -> ObjectModel:
+def toiletry(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wash bag."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     b.rounded_box((0.24, 0.12, 0.14), (0, 0, 0.07), m, 0.4)
     b.box((0.2, 0.008, 0.008), (0, 0, 0.139), _STEEL)
     return model("toiletry", b, m, synonyms=("wash bag", "toiletry bag"), has_front=False)
 
 
-def scale(rng: Rng) -> ObjectModel:
+def scale(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Bathroom scales."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "black", "gray"))
     b.box((0.3, 0.3, 0.035), (0, 0, 0.0175), m)
     b.box((0.09, 0.04, 0.004), (0, 0.1, 0.037), mat.Material((0.55, 0.62, 0.52)))
     return model("scale", b, m, synonyms=("bathroom scale",))
 
 
-def plunger(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def plunger(rng: Rng, b: MeshBuilder) -> ObjectModel:
     b.lathe([(0.075, 0), (0.06, 0.05), (0.015, 0.085), (0, 0.085)], mat.plastic(rng, ("red", "black")), 16)
     m = mat.wood(rng)
     b.cylinder(0.011, 0.4, (0, 0, 0.28), m, segments=8)
     return model("plunger", b, m, has_front=False)
 
 
-def toilet_brush(rng: Rng) -> ObjectModel:
+def toilet_brush(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A toilet brush in its holder."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "gray", "black"))
     b.lathe([(0, 0), (0.055, 0), (0.05, 0.13), (0, 0.14)], m, 16)
     b.cylinder(0.009, 0.26, (0, 0, 0.26), m, segments=8)
     return model("brush", b, m, synonyms=("toilet brush",), has_front=False)
 
 
-def medicine_cabinet(rng: Rng) -> ObjectModel:
+def medicine_cabinet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A mirror cabinet above a basin."""
-    b = MeshBuilder()
     m = mat.wood(rng, ("painted", "birch"))
     w, d, h = rng.uniform(0.5, 0.7), 0.15, rng.uniform(0.55, 0.7)
     t = carcass(b, w, d, h, m)
@@ -214,9 +197,8 @@ def medicine_cabinet(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, parts, inside, ("medicine cabinet", "mirror cabinet"), style="wall")
 
 
-def drain_pipe(rng: Rng) -> ObjectModel:
+def drain_pipe(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pipe from the floor to near the ceiling."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray"))
     b.cylinder(0.045, 2.3, (0, 0, 1.15), m, segments=14)
     for z in (0.4, 1.9):

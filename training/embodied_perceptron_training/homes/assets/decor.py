@@ -11,9 +11,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 from embodied_perceptron_training.homes.rendering.materials import MOTIFS
 
 
-def picture(rng: Rng) -> ObjectModel:
+def picture(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A framed picture of a motif; its back touches the wall at y = +depth / 2."""
-    b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     frame = mat.wood(rng)
     w, h = rng.uniform(0.35, 0.9), rng.uniform(0.35, 0.7)
@@ -26,26 +25,23 @@ def picture(rng: Rng) -> ObjectModel:
     return model("picture", b, frame, synonyms=("painting", "wall art"), depiction=motif)
 
 
-def poster(rng: Rng) -> ObjectModel:
+def poster(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A poster on the wall."""
-    b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     w, h = rng.uniform(0.4, 0.6), rng.uniform(0.55, 0.85)
     b.box((w, 0.004, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": any_picture(rng, motif, 60)})
     return model("poster", b, synonyms=("print",), depiction=motif)
 
 
-def map_(rng: Rng) -> ObjectModel:
+def map_(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A map on the wall."""
-    b = MeshBuilder()
     w, h = rng.uniform(0.8, 1.2), rng.uniform(0.5, 0.75)
     b.box((w, 0.006, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": any_picture(rng, "map", 20)})
     return model("map", b, synonyms=("world map",))
 
 
-def mirror(rng: Rng) -> ObjectModel:
+def mirror(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wall mirror: a bright plain face without reflections."""
-    b = MeshBuilder()
     frame = mat.metal(rng)
     w, h = rng.uniform(0.45, 0.8), rng.uniform(0.6, 1.1)
     b.box((w, 0.025, h), (0, 0, h / 2), frame)
@@ -53,9 +49,8 @@ def mirror(rng: Rng) -> ObjectModel:
     return model("mirror", b, frame, synonyms=("wall mirror", "looking glass"))
 
 
-def clock(rng: Rng) -> ObjectModel:
+def clock(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round wall clock."""
-    b = MeshBuilder()
     rim = mat.plastic(rng, ("black", "white", "red", "blue", "brown"))
     r = rng.uniform(0.12, 0.18)
     b.cylinder(r, 0.035, (0, 0, r), rim, axis="y", segments=28)
@@ -64,16 +59,14 @@ def clock(rng: Rng) -> ObjectModel:
     return model("clock", b, rim, synonyms=("wall clock",))
 
 
-def calendar(rng: Rng) -> ObjectModel:
+def calendar(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A calendar on the wall."""
-    b = MeshBuilder()
     b.box((0.3, 0.008, 0.42), (0, 0, 0.21), mat.paper(rng), faces={"-y": any_picture(rng, "calendar", 20)})
     return model("calendar", b, synonyms=("wall calendar",))
 
 
-def board(rng: Rng) -> ObjectModel:
+def board(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A whiteboard."""
-    b = MeshBuilder()
     rim = mat.metal(rng, ("gray",))
     w, h = rng.uniform(0.9, 1.6), rng.uniform(0.7, 1.0)
     b.box((w, 0.02, h), (0, 0, h / 2), rim, faces={"-y": mat.Material((0.95, 0.95, 0.96), gloss=0.4)})
@@ -81,9 +74,8 @@ def board(rng: Rng) -> ObjectModel:
     return model("board", b, rim, synonyms=("whiteboard",))
 
 
-def blackboard(rng: Rng) -> ObjectModel:
+def blackboard(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A blackboard in a wooden frame."""
-    b = MeshBuilder()
     frame = mat.wood(rng)
     w, h = rng.uniform(0.9, 1.5), rng.uniform(0.6, 0.9)
     slate = mat.Material((0.13, 0.19, 0.16), "felt", 2, 0.8)
@@ -92,9 +84,8 @@ def blackboard(rng: Rng) -> ObjectModel:
     return model("blackboard", b, frame, synonyms=("chalkboard",))
 
 
-def leaning_frame(rng: Rng) -> ObjectModel:
+def leaning_frame(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A large leaning picture frame."""
-    b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
     w, h = rng.uniform(0.45, 0.7), rng.uniform(0.6, 0.9)
@@ -103,9 +94,8 @@ def leaning_frame(rng: Rng) -> ObjectModel:
     return model("frame", b, wood, synonyms=("picture frame",), depiction=motif)
 
 
-def photo_frame(rng: Rng) -> ObjectModel:
+def photo_frame(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small picture frame."""
-    b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
     w, h = rng.uniform(0.13, 0.2), rng.uniform(0.16, 0.24)
@@ -113,9 +103,8 @@ def photo_frame(rng: Rng) -> ObjectModel:
     return model("frame", b, wood, synonyms=("photo frame",), depiction=motif)
 
 
-def plant(rng: Rng) -> ObjectModel:
+def plant(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pot plant."""
-    b = MeshBuilder()
     pot = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black"))
     rgb = (0.22, rng.uniform(0.40, 0.52), 0.18)
     leaf = mat.Material(rgb, "leaf", int(rng.integers(3)), 0.2, color_name="green")
@@ -139,9 +128,8 @@ def _pot(b: MeshBuilder, m: mat.Material, r: float, h: float) -> None:
     b.lathe([(r - 0.015, h - 0.02), (0, h - 0.02)], mat.Material((0.2, 0.14, 0.1), "carpet", 0, 0.2), 20)
 
 
-def small_plant(rng: Rng) -> ObjectModel:
+def small_plant(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small pot plant for shelves and desks."""
-    b = MeshBuilder()
     pot = mat.ceramic(rng, ("white", "blue", "orange", "gray", "yellow"))
     leaf = mat.Material((0.25, 0.5, 0.22), "leaf", 1, 0.2, color_name="green")
     _pot(b, pot, 0.06, 0.09)
@@ -153,16 +141,14 @@ def small_plant(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("small plant", "potted plant"), has_front=False, size="small")
 
 
-def flowerpot(rng: Rng) -> ObjectModel:
+def flowerpot(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An empty flowerpot."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, ("brown", "orange", "white", "gray"))
     _pot(b, m, rng.uniform(0.08, 0.14), rng.uniform(0.14, 0.2))
     return model("flowerpot", b, m, synonyms=("planter",), has_front=False)
 
 
-def vase(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def vase(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.ceramic(rng, ("white", "blue", "green", "red", "black", "yellow"))
     h, r = rng.uniform(0.18, 0.34), rng.uniform(0.05, 0.08)
     upper = [(r * 0.85, h * 0.6), (r * 0.4, h * 0.85), (r * 0.55, h), (r * 0.45, h)]
@@ -170,9 +156,8 @@ def vase(rng: Rng) -> ObjectModel:
     return model("vase", b, m, has_front=False)
 
 
-def statue(rng: Rng) -> ObjectModel:
+def statue(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A figure on a plinth."""
-    b = MeshBuilder()
     m = mat.stone(rng)
     b.box((0.1, 0.1, 0.04), (0, 0, 0.02), m)
     b.lathe([(0, 0.04), (0.035, 0.04), (0.025, 0.12), (0.04, 0.2), (0.015, 0.24), (0, 0.24)], m, 16)
@@ -180,9 +165,8 @@ def statue(rng: Rng) -> ObjectModel:
     return model("statue", b, m, synonyms=("figurine", "sculpture"))
 
 
-def globe(rng: Rng) -> ObjectModel:
+def globe(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A globe on a foot."""
-    b = MeshBuilder()
     m = mat.metal(rng)
     b.cylinder(0.08, 0.02, (0, 0, 0.01), m, segments=20)
     b.cylinder(0.01, 0.06, (0, 0, 0.05), m)
@@ -190,9 +174,8 @@ def globe(rng: Rng) -> ObjectModel:
     return model("globe", b, m, has_front=False)
 
 
-def trophy(rng: Rng) -> ObjectModel:
+def trophy(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cup with handles."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     b.box((0.09, 0.09, 0.05), (0, 0, 0.025), mat.stone(rng))
     b.lathe([(0.012, 0.05), (0.012, 0.12), (0.05, 0.16), (0.062, 0.26), (0.055, 0.26)], m, 16)
@@ -201,9 +184,8 @@ def trophy(rng: Rng) -> ObjectModel:
     return model("trophy", b, m, synonyms=("cup",))
 
 
-def fireplace(rng: Rng) -> ObjectModel:
+def fireplace(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A fireplace with a mantel."""
-    b = MeshBuilder()
     m = mat.stone(rng)
     soot = mat.Material((0.08, 0.07, 0.07))
     w, d, h = rng.uniform(1.2, 1.5), 0.4, rng.uniform(1.0, 1.15)

@@ -12,9 +12,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.4, color_name="black", substance="plastic")
 
 
-def tv(rng: Rng) -> ObjectModel:
+def tv(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A television on a foot."""
-    b = MeshBuilder()
     w = rng.uniform(0.85, 1.3)
     h = w * 0.58
     b.box((w, 0.05, h), (0, 0, h / 2 + 0.06), _DARK, faces={"-y": screen(rng)})
@@ -23,17 +22,15 @@ def tv(rng: Rng) -> ObjectModel:
     return model("tv", b, _DARK, synonyms=("television", "television set"))
 
 
-def wall_tv(rng: Rng) -> ObjectModel:
+def wall_tv(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A television on the wall."""
-    b = MeshBuilder()
     w = rng.uniform(0.9, 1.3)
     b.box((w, 0.05, w * 0.57), (0, 0, w * 0.285), _DARK, faces={"-y": screen(rng)})
     return model("tv", b, _DARK, synonyms=("television", "flat screen"), style="wall")
 
 
-def monitor(rng: Rng) -> ObjectModel:
+def monitor(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A computer monitor on a stand."""
-    b = MeshBuilder()
     w = rng.uniform(0.46, 0.62)
     h = w * 0.6
     b.box((w, 0.035, h), (0, 0, h / 2 + 0.12), _DARK, faces={"-y": screen(rng)})
@@ -42,23 +39,20 @@ def monitor(rng: Rng) -> ObjectModel:
     return model("monitor", b, _DARK, synonyms=("computer screen", "display"))
 
 
-def keyboard(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def keyboard(rng: Rng, b: MeshBuilder) -> ObjectModel:
     b.box((rng.uniform(0.38, 0.45), 0.14, 0.022), (0, 0, 0.011), _DARK, faces={"+z": mat.picture("keys", 0)})
     return model("keyboard", b, _DARK, synonyms=("computer keyboard",))
 
 
-def mouse(rng: Rng) -> ObjectModel:
+def mouse(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A computer mouse."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("black", "white", "gray"))
     b.rounded_box((0.062, 0.11, 0.036), (0, 0, 0.018), m, 0.6)
     return model("mouse", b, m, synonyms=("computer mouse",))
 
 
-def laptop(rng: Rng) -> ObjectModel:
+def laptop(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A laptop with a hinged lid."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "white"))
     w, d = rng.uniform(0.31, 0.37), rng.uniform(0.22, 0.26)
     b.box((w, d, 0.016), (0, 0, 0.008), m, faces={"+z": mat.picture("keys", 1)})
@@ -68,9 +62,8 @@ def laptop(rng: Rng) -> ObjectModel:
     return model("laptop", b, m, [part_from(lid, "lid", joint)], synonyms=("notebook computer",))
 
 
-def computer(rng: Rng) -> ObjectModel:
+def computer(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A tower computer."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("black", "gray", "white"))
     h = rng.uniform(0.38, 0.46)
     b.box((0.19, 0.42, h), (0, 0, h / 2), m)
@@ -79,9 +72,8 @@ def computer(rng: Rng) -> ObjectModel:
     return model("computer", b, m, synonyms=("computer tower", "desktop computer", "pc"))
 
 
-def printer(rng: Rng) -> ObjectModel:
+def printer(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A printer with a paper tray."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "gray", "black"))
     w, d, h = rng.uniform(0.4, 0.5), rng.uniform(0.34, 0.42), rng.uniform(0.18, 0.28)
     b.box((w, d, h), (0, 0, h / 2), m)
@@ -91,18 +83,16 @@ def printer(rng: Rng) -> ObjectModel:
     return model("printer", b, m)
 
 
-def telephone(rng: Rng) -> ObjectModel:
+def telephone(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A desk telephone."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("black", "white", "gray", "red"))
     b.box((0.18, 0.2, 0.05), (0, 0, 0.025), m, faces={"+z": mat.picture("keys", 2)})
     b.rounded_box((0.05, 0.2, 0.04), (-0.06, 0, 0.07), m, 0.4)
     return model("telephone", b, m, synonyms=("phone", "landline phone"))
 
 
-def speaker(rng: Rng) -> ObjectModel:
+def speaker(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A loudspeaker."""
-    b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.5 else _DARK
     w, h = rng.uniform(0.15, 0.24), rng.uniform(0.26, 0.5)
     b.box((w, w, h), (0, 0, h / 2), m)
@@ -111,9 +101,8 @@ def speaker(rng: Rng) -> ObjectModel:
     return model("speaker", b, m, synonyms=("loudspeaker",))
 
 
-def radio(rng: Rng) -> ObjectModel:
+def radio(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A portable radio."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     b.box((0.26, 0.08, 0.15), (0, 0, 0.075), m)
     b.cylinder(0.05, 0.01, (-0.06, -0.045, 0.07), _DARK, axis="y", segments=20)
@@ -122,16 +111,14 @@ def radio(rng: Rng) -> ObjectModel:
     return model("radio", b, m)
 
 
-def remote(rng: Rng) -> ObjectModel:
+def remote(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A remote control."""
-    b = MeshBuilder()
     b.box((0.05, 0.18, 0.018), (0, 0, 0.009), _DARK, faces={"+z": mat.picture("keys", 3)})
     return model("remote control", b, _DARK, synonyms=("remote", "tv remote"))
 
 
-def fan(rng: Rng) -> ObjectModel:
+def fan(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing fan."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "black", "gray"))
     h = rng.uniform(0.9, 1.2)
     b.cylinder(0.19, 0.03, (0, 0, 0.015), m, segments=20)
@@ -144,9 +131,8 @@ def fan(rng: Rng) -> ObjectModel:
     return model("fan", b, m, synonyms=("standing fan", "ventilator"))
 
 
-def heater(rng: Rng) -> ObjectModel:
+def heater(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An oil heater on feet."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray"))
     for x in np.linspace(-0.18, 0.18, 7):
         b.rounded_box((0.05, 0.14, 0.5), (x, 0, 0.33), m, 0.2)
@@ -156,36 +142,32 @@ def heater(rng: Rng) -> ObjectModel:
     return model("heater", b, m, synonyms=("space heater",))
 
 
-def air_conditioner(rng: Rng) -> ObjectModel:
+def air_conditioner(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wall-mounted air conditioner."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white",))
     b.rounded_box((rng.uniform(0.75, 0.9), 0.2, 0.28), (0, 0, 0.14), m, 0.15)
     b.box((0.6, 0.01, 0.03), (0, -0.097, 0.06), _DARK)
     return model("air conditioner", b, m, synonyms=("ac unit",))
 
 
-def projector(rng: Rng) -> ObjectModel:
+def projector(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A video projector."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "black", "gray"))
     b.box((0.3, 0.22, 0.1), (0, 0, 0.05), m)
     b.cylinder(0.035, 0.03, (0.08, -0.12, 0.055), _DARK, axis="y", segments=16)
     return model("projector", b, m)
 
 
-def camera(rng: Rng) -> ObjectModel:
+def camera(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A photo camera."""
-    b = MeshBuilder()
     b.box((0.13, 0.05, 0.085), (0, 0, 0.0425), _DARK)
     b.cylinder(0.033, 0.06, (0.01, -0.055, 0.042), _DARK, axis="y", segments=16)
     b.box((0.05, 0.04, 0.025), (0.01, 0, 0.095), mat.metal(rng))
     return model("camera", b, _DARK)
 
 
-def headphones(rng: Rng) -> ObjectModel:
+def headphones(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Headphones lying on their cups."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("black", "white", "red", "blue"))
     for s in (-1, 1):
         b.cylinder(0.04, 0.03, (s * 0.08, 0, 0.04), m, axis="x", segments=16)
@@ -194,9 +176,8 @@ def headphones(rng: Rng) -> ObjectModel:
     return model("headphones", b, m)
 
 
-def washing_machine(rng: Rng, category: str = "washing machine") -> ObjectModel:
+def washing_machine(rng: Rng, b: MeshBuilder, category: str = "washing machine") -> ObjectModel:
     """A front loader with a round door."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray"))
     b.box((0.6, 0.6, 0.85), (0, 0, 0.425), m)
     b.box((0.56, 0.004, 0.11), (0, -0.302, 0.77), mat.plastic(rng, ("white", "gray")))
@@ -208,18 +189,17 @@ def washing_machine(rng: Rng, category: str = "washing machine") -> ObjectModel:
     return model(category, b, m, [part], [top_surface(0.6, 0.6, 0.85, "laundry")], ("washer",))
 
 
-def clothes_dryer(rng: Rng) -> ObjectModel:
+def clothes_dryer(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A tumble dryer."""
-    made = washing_machine(rng, "clothes dryer")
+    made = washing_machine(rng, b, "clothes dryer")
     return ObjectModel(made.category, made.parts, made.surfaces, made.attributes, ("tumble dryer", "dryer"))
 
 
 # -- lamps and candles
 
 
-def table_lamp(rng: Rng) -> ObjectModel:
+def table_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A lamp with a shade."""
-    b = MeshBuilder()
     base = mat.ceramic(rng, ("white", "blue", "green", "brown", "black"))
     shade = mat.fabric(rng, ("white", "beige", "yellow"))
     h, r = rng.uniform(0.32, 0.48), rng.uniform(0.1, 0.15)
@@ -234,9 +214,8 @@ def table_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, shade, synonyms=("table lamp", "bedside lamp"), has_front=False, style="table")
 
 
-def floor_lamp(rng: Rng) -> ObjectModel:
+def floor_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing lamp."""
-    b = MeshBuilder()
     pole, shade = mat.metal(rng, ("black", "gray")), mat.fabric(rng, ("white", "beige", "yellow", "red"))
     h, r = rng.uniform(1.45, 1.7), rng.uniform(0.17, 0.23)
     b.cylinder(0.15, 0.025, (0, 0, 0.0125), pole, segments=20)
@@ -246,9 +225,8 @@ def floor_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, shade, synonyms=("floor lamp", "standing lamp"), has_front=False, style="floor")
 
 
-def desk_lamp(rng: Rng) -> ObjectModel:
+def desk_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jointed desk lamp."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("black", "gray", "white", "gray"))
     b.cylinder(0.08, 0.02, (0, 0, 0.01), m, segments=20)
     b.rod((0, 0, 0.02), (0.0, 0.1, 0.25), 0.008, m)
@@ -257,17 +235,15 @@ def desk_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, m, synonyms=("desk lamp", "reading lamp"), style="desk")
 
 
-def ceiling_light(rng: Rng) -> ObjectModel:
+def ceiling_light(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A flat round ceiling light."""
-    b = MeshBuilder()
     r = rng.uniform(0.15, 0.24)
     b.lathe([(0, 0), (r * 0.7, 0.01), (r, 0.05), (r, 0.08), (0, 0.08)], mat.glow(emission=1.6), 24)
     return model("light", b, synonyms=("ceiling light", "ceiling lamp"), has_front=False)
 
 
-def pendant(rng: Rng) -> ObjectModel:
+def pendant(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shade on a cord."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("black", "white", "gray"))
     r, cord = rng.uniform(0.16, 0.22), rng.uniform(0.45, 0.7)
     b.lathe([(r, 0.0), (r * 0.85, 0.1), (0.04, 0.2), (0, 0.2)], m, 24)
@@ -276,9 +252,8 @@ def pendant(rng: Rng) -> ObjectModel:
     return model("light", b, m, synonyms=("pendant lamp", "hanging lamp"), has_front=False, style="hanging")
 
 
-def chandelier(rng: Rng) -> ObjectModel:
+def chandelier(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A chandelier with bulbs on arms."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray", "black"))
     arms = int(rng.integers(5, 9))
     b.cylinder(0.01, 0.55, (0, 0, 0.335), m, segments=8)
@@ -290,8 +265,7 @@ def chandelier(rng: Rng) -> ObjectModel:
     return model("chandelier", b, m, has_front=False)
 
 
-def candle(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def candle(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.plastic(rng, ("white", "beige", "red", "yellow"))
     h = rng.uniform(0.08, 0.18)
     b.cylinder(rng.uniform(0.02, 0.035), h, (0, 0, h / 2), m, segments=14)
@@ -299,9 +273,8 @@ def candle(rng: Rng) -> ObjectModel:
     return model("candle", b, m, has_front=False)
 
 
-def candlestick(rng: Rng) -> ObjectModel:
+def candlestick(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A metal holder with a candle."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     h = rng.uniform(0.15, 0.25)
     b.lathe([(0, 0), (0.055, 0), (0.05, 0.015), (0.012, 0.03), (0.012, h), (0.03, h + 0.01), (0, h + 0.012)], m)

@@ -22,9 +22,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 # -- seats
 
 
-def chair(rng: Rng) -> ObjectModel:
+def chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A dining chair: seat, four legs, back with slats or a panel."""
-    b = MeshBuilder()
     frame = mat.wood(rng) if rng.random() < 0.7 else mat.metal(rng)
     seat = mat.fabric(rng) if rng.random() < 0.5 else frame
     w, d = rng.uniform(0.40, 0.48), rng.uniform(0.40, 0.48)
@@ -47,9 +46,8 @@ def chair(rng: Rng) -> ObjectModel:
     return model("chair", b, seat, surfaces=surfaces, synonyms=("seat",), style="dining")
 
 
-def office_chair(rng: Rng) -> ObjectModel:
+def office_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A swivel chair on five castors."""
-    b = MeshBuilder()
     cover = mat.fabric(rng, ("black", "gray", "blue", "red")) if rng.random() < 0.6 else mat.leather(rng)
     dark = mat.plastic(rng, ("black",))
     h = rng.uniform(0.44, 0.50)
@@ -70,19 +68,20 @@ def office_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, cover, surfaces=surfaces, synonyms=("office chair", "swivel chair"), style="office")
 
 
-def armchair(rng: Rng) -> ObjectModel:
+def armchair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An upholstered chair with arms."""
-    return _upholstered(rng, "chair", rng.uniform(0.78, 0.95), 1, ("armchair", "easy chair"))
+    return _upholstered(rng, b, "chair", rng.uniform(0.78, 0.95), 1, ("armchair", "easy chair"))
 
 
-def couch(rng: Rng) -> ObjectModel:
+def couch(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A sofa with two or three seats."""
     seats = int(rng.integers(2, 4))
-    return _upholstered(rng, "couch", 0.35 + 0.62 * seats, seats, ("sofa", "settee"))
+    return _upholstered(rng, b, "couch", 0.35 + 0.62 * seats, seats, ("sofa", "settee"))
 
 
-def _upholstered(rng: Rng, category: str, width: float, seats: int, synonyms: tuple[str, ...]) -> ObjectModel:
-    b = MeshBuilder()
+def _upholstered(
+    rng: Rng, b: MeshBuilder, category: str, width: float, seats: int, synonyms: tuple[str, ...]
+) -> ObjectModel:
     cover = mat.leather(rng) if rng.random() < 0.3 else mat.fabric(rng)
     feet = mat.wood(rng)
     d, h = rng.uniform(0.80, 0.95), rng.uniform(0.40, 0.46)
@@ -104,9 +103,8 @@ def _upholstered(rng: Rng, category: str, width: float, seats: int, synonyms: tu
     return model(category, b, cover, surfaces=[seat], synonyms=synonyms, style=size or "upholstered")
 
 
-def stool(rng: Rng) -> ObjectModel:
+def stool(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A low or a bar stool."""
-    b = MeshBuilder()
     frame = mat.wood(rng) if rng.random() < 0.6 else mat.metal(rng)
     seat = mat.leather(rng) if rng.random() < 0.4 else frame
     h, r = (rng.uniform(0.42, 0.5) if rng.random() < 0.6 else rng.uniform(0.62, 0.75)), rng.uniform(0.15, 0.19)
@@ -118,9 +116,8 @@ def stool(rng: Rng) -> ObjectModel:
     return model("stool", b, seat, surfaces=surfaces, has_front=False, synonyms=names)
 
 
-def bench(rng: Rng) -> ObjectModel:
+def bench(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bench without a back."""
-    b = MeshBuilder()
     frame = mat.wood(rng)
     w, d, h = rng.uniform(0.9, 1.4), rng.uniform(0.32, 0.42), rng.uniform(0.42, 0.48)
     b.box((w, d, 0.045), (0, 0, h - 0.0225), frame)
@@ -130,9 +127,8 @@ def bench(rng: Rng) -> ObjectModel:
     return model("bench", b, frame, surfaces=[top_surface(w, d, h, "seat")], has_front=False)
 
 
-def ottoman(rng: Rng) -> ObjectModel:
+def ottoman(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An upholstered block without a back."""
-    b = MeshBuilder()
     cover = mat.fabric(rng)
     w, d, h = rng.uniform(0.45, 0.8), rng.uniform(0.42, 0.6), rng.uniform(0.36, 0.44)
     four_legs(b, w - 0.05, d - 0.05, 0.06, 0.04, mat.wood(rng))
@@ -141,9 +137,8 @@ def ottoman(rng: Rng) -> ObjectModel:
     return model("ottoman", b, cover, surfaces=[top_surface(w, d, h, "seat")], synonyms=("pouf",), has_front=False)
 
 
-def footstool(rng: Rng) -> ObjectModel:
+def footstool(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small stool for the feet."""
-    b = MeshBuilder()
     cover, frame = mat.fabric(rng), mat.wood(rng)
     w, h = rng.uniform(0.32, 0.42), rng.uniform(0.22, 0.3)
     four_legs(b, w, w * 0.75, h - 0.07, 0.035, frame)
@@ -151,9 +146,8 @@ def footstool(rng: Rng) -> ObjectModel:
     return model("footstool", b, cover, has_front=False, synonyms=("footrest",))
 
 
-def beanbag(rng: Rng) -> ObjectModel:
+def beanbag(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shapeless seat."""
-    b = MeshBuilder()
     cover = mat.fabric(rng)
     r = rng.uniform(0.36, 0.46)
     upper = [(r * 0.9, r * 0.7), (r * 0.45, r * 1.25), (0.05, r * 1.6), (0, r * 1.6)]
@@ -164,9 +158,8 @@ def beanbag(rng: Rng) -> ObjectModel:
 # -- tables and desks
 
 
-def dining_table(rng: Rng) -> ObjectModel:
+def dining_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A rectangular or round dining table."""
-    b = MeshBuilder()
     top = mat.wood(rng)
     frame = top if rng.random() < 0.7 else mat.metal(rng)
     h = rng.uniform(0.72, 0.76)
@@ -188,9 +181,8 @@ def dining_table(rng: Rng) -> ObjectModel:
     )
 
 
-def coffee_table(rng: Rng) -> ObjectModel:
+def coffee_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A low table with a shelf below the top."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.8, 1.2), rng.uniform(0.5, 0.65), rng.uniform(0.38, 0.48)
     b.box((w, d, 0.03), (0, 0, h - 0.015), m)
@@ -201,9 +193,8 @@ def coffee_table(rng: Rng) -> ObjectModel:
     return model("table", b, m, surfaces=surfaces, synonyms=("coffee table", "low table"), has_front=False, style="low")
 
 
-def side_table(rng: Rng) -> ObjectModel:
+def side_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small round table."""
-    b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.5 else mat.metal(rng)
     r, h = rng.uniform(0.2, 0.28), rng.uniform(0.48, 0.62)
     b.cylinder(r, 0.025, (0, 0, h - 0.0125), m, segments=24)
@@ -215,9 +206,8 @@ def side_table(rng: Rng) -> ObjectModel:
     return model("table", b, m, surfaces=surfaces, synonyms=names, has_front=False, style="side", shape="round")
 
 
-def desk(rng: Rng) -> ObjectModel:
+def desk(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A desk with drawers on one side."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.1, 1.6), rng.uniform(0.6, 0.75), rng.uniform(0.72, 0.76)
     b.box((w, d, 0.03), (0, 0, h - 0.015), m)
@@ -241,9 +231,8 @@ def desk(rng: Rng) -> ObjectModel:
     return model("desk", b, m, parts, [top_surface(w, d, h, "desk")], ("writing desk", "workstation"))
 
 
-def kitchen_island(rng: Rng) -> ObjectModel:
+def kitchen_island(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A free-standing block with a stone top."""
-    b = MeshBuilder()
     m, top = mat.wood(rng), mat.stone(rng)
     w, d, h = rng.uniform(1.1, 1.7), rng.uniform(0.65, 0.85), 0.9
     b.box((w - 0.1, d - 0.1, h - 0.04), (0, 0, (h - 0.04) / 2), m)
@@ -255,9 +244,8 @@ def kitchen_island(rng: Rng) -> ObjectModel:
 # -- cases with doors, drawers and shelves
 
 
-def shelf(rng: Rng) -> ObjectModel:
+def shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bookshelf with a surface on each board."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.6, 1.1), rng.uniform(0.26, 0.36), rng.uniform(1.0, 2.0)
     t = carcass(b, w, d, h, m)
@@ -274,9 +262,8 @@ def shelf(rng: Rng) -> ObjectModel:
     return model("shelf", b, m, surfaces=surfaces, synonyms=("bookshelf", "bookcase"))
 
 
-def wall_shelf(rng: Rng) -> ObjectModel:
+def wall_shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A board on the wall."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d = rng.uniform(0.5, 0.9), rng.uniform(0.16, 0.24)
     b.box((w, d, 0.025), (0, 0, 0.0875), m)
@@ -307,9 +294,8 @@ def _fronts(
     return parts
 
 
-def cabinet(rng: Rng) -> ObjectModel:
+def cabinet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A sideboard or a tall cabinet with doors."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     tall = rng.random() < 0.35
     low, high = ((0.5, 0.35, 1.3), (0.9, 0.42, 1.8)) if tall else ((0.8, 0.36, 0.7), (1.5, 0.45, 0.95))
@@ -329,9 +315,8 @@ def cabinet(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, parts, surfaces, ("cupboard", "sideboard" if not tall else "tall cupboard"))
 
 
-def wall_cabinet(rng: Rng) -> ObjectModel:
+def wall_cabinet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A kitchen cabinet that hangs on the wall."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.6, 0.9), 0.34, rng.uniform(0.6, 0.72)
     t = carcass(b, w, d, h, m)
@@ -342,9 +327,8 @@ def wall_cabinet(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, parts, inside, ("wall cabinet", "cupboard"), style="wall")
 
 
-def dresser(rng: Rng) -> ObjectModel:
+def dresser(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A chest of drawers."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.75, 1.2), rng.uniform(0.42, 0.5), rng.uniform(0.75, 1.1)
     carcass(b, w, d, h, m, 0.0)
@@ -352,9 +336,8 @@ def dresser(rng: Rng) -> ObjectModel:
     return model("dresser", b, m, parts, [top_surface(w, d, h, "decor")], ("chest of drawers", "drawers"))
 
 
-def commode(rng: Rng) -> ObjectModel:
+def commode(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A low chest with two drawers on legs."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h, foot = rng.uniform(0.7, 1.0), 0.42, rng.uniform(0.62, 0.78), 0.18
     four_legs(b, w - 0.02, d - 0.02, foot, 0.045, m)
@@ -363,9 +346,8 @@ def commode(rng: Rng) -> ObjectModel:
     return model("commode", b, m, parts, [top_surface(w, d, h, "decor")], ("low chest",))
 
 
-def wardrobe(rng: Rng) -> ObjectModel:
+def wardrobe(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A tall wardrobe with a rail inside."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.9, 1.8), rng.uniform(0.55, 0.62), rng.uniform(1.85, 2.15)
     t = carcass(b, w, d, h, m)
@@ -375,9 +357,8 @@ def wardrobe(rng: Rng) -> ObjectModel:
     return model("wardrobe", b, m, _fronts(rng, w, d, 0, h, m, "doors", columns, 1), inside, ("closet", "armoire"))
 
 
-def nightstand(rng: Rng) -> ObjectModel:
+def nightstand(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bedside stand with a drawer."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.38, 0.52), rng.uniform(0.34, 0.42), rng.uniform(0.45, 0.6)
     foot, body = h * 0.35, h * 0.65
@@ -388,9 +369,8 @@ def nightstand(rng: Rng) -> ObjectModel:
     return model("stand", b, m, parts, [top_surface(w, d, h, "bedside"), inside], ("nightstand", "bedside table"))
 
 
-def tv_stand(rng: Rng) -> ObjectModel:
+def tv_stand(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A low, long stand."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.2, 1.8), rng.uniform(0.38, 0.45), rng.uniform(0.4, 0.55)
     t = carcass(b, w, d, h, m)
@@ -405,9 +385,8 @@ def tv_stand(rng: Rng) -> ObjectModel:
     return model("stand", b, m, parts, [top_surface(w, d, h, "tv"), inside], ("tv stand", "media console"), style="low")
 
 
-def rack(rng: Rng) -> ObjectModel:
+def rack(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shoe rack of rods."""
-    b = MeshBuilder()
     m = mat.metal(rng) if rng.random() < 0.5 else mat.wood(rng)
     w, d, h = rng.uniform(0.6, 0.9), 0.3, rng.uniform(0.4, 0.7)
     for sx, sy in CORNERS:
@@ -422,9 +401,8 @@ def rack(rng: Rng) -> ObjectModel:
     return model("rack", b, m, surfaces=surfaces, synonyms=("shoe rack",))
 
 
-def coat_rack(rng: Rng) -> ObjectModel:
+def coat_rack(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing coat rack."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     h = rng.uniform(1.6, 1.85)
     b.cylinder(0.18, 0.03, (0, 0, 0.015), m, segments=20)
@@ -439,9 +417,8 @@ def coat_rack(rng: Rng) -> ObjectModel:
 # -- rare large things
 
 
-def piano(rng: Rng) -> ObjectModel:
+def piano(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An upright piano."""
-    b = MeshBuilder()
     m = mat.wood(rng, ("ebony", "walnut", "cherry"))
     b.box((1.45, 0.35, 1.2), (0, 0.12, 0.6), m)
     b.box((1.45, 0.26, 0.12), (0, -0.18, 0.68), m)
@@ -455,9 +432,8 @@ def piano(rng: Rng) -> ObjectModel:
     return model("piano", b, m, surfaces=surfaces, synonyms=("upright piano",))
 
 
-def bicycle(rng: Rng) -> ObjectModel:
+def bicycle(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bicycle along its local x axis."""
-    b = MeshBuilder()
     m, dark = mat.metal(rng, ("red", "blue", "green", "black", "white")), mat.plastic(rng, ("black",))
     for s in (-1, 1):
         rim = [(s * 0.52 + 0.33 * np.cos(a), 0, 0.345 + 0.33 * np.sin(a)) for a in np.linspace(0, 2 * np.pi, 25)]
@@ -474,9 +450,8 @@ def bicycle(rng: Rng) -> ObjectModel:
     return model("bicycle", b, m, synonyms=("bike",), has_front=False)
 
 
-def exercise_bike(rng: Rng) -> ObjectModel:
+def exercise_bike(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A stationary bike."""
-    b = MeshBuilder()
     m, dark = mat.metal(rng, ("gray", "black", "red")), mat.plastic(rng, ("black",))
     for y in (-0.4, 0.4):
         b.rod((-0.25, y, 0.03), (0.25, y, 0.03), 0.03, dark)
@@ -489,9 +464,8 @@ def exercise_bike(rng: Rng) -> ObjectModel:
     return model("excercise equipment", b, m, synonyms=("exercise bike", "stationary bike"))
 
 
-def ironing_board(rng: Rng) -> ObjectModel:
+def ironing_board(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An ironing board, annotated as a stand."""
-    b = MeshBuilder()
     m, cover = mat.metal(rng, ("gray", "white")), mat.fabric(rng)
     b.box((0.36, 1.0, 0.03), (0, 0, 0.86), cover)
     b.lathe([(0.18, -0.015), (0.18, 0.015), (0, 0.015)], cover, 24, center=(0, -0.5, 0.86))
@@ -502,9 +476,8 @@ def ironing_board(rng: Rng) -> ObjectModel:
     return model("stand", b, cover, surfaces=surfaces, synonyms=("ironing board",))
 
 
-def cart(rng: Rng) -> ObjectModel:
+def cart(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A serving trolley with two trays."""
-    b = MeshBuilder()
     m = mat.metal(rng) if rng.random() < 0.5 else mat.wood(rng)
     w, d, h = 0.6, 0.4, 0.78
     four_legs(b, w, d, h, 0.025, m)
@@ -518,9 +491,8 @@ def cart(rng: Rng) -> ObjectModel:
     return model("cart", b, m, surfaces=[low, top], has_front=False, synonyms=("trolley", "serving cart"))
 
 
-def water_cooler(rng: Rng) -> ObjectModel:
+def water_cooler(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A water dispenser with a bottle on top."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "gray"))
     b.box((0.3, 0.3, 0.95), (0, 0, 0.475), m)
     blue = mat.Material((0.45, 0.65, 0.85), gloss=0.7, color_name="blue", substance="plastic")
@@ -530,9 +502,8 @@ def water_cooler(rng: Rng) -> ObjectModel:
     return model("water cooler", b, m, synonyms=("water dispenser",))
 
 
-def divider(rng: Rng) -> ObjectModel:
+def divider(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A folding screen of three panels."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     cloth = mat.fabric(rng, ("white", "beige"))
     for k, (x, angle) in enumerate(((-0.42, 0.45), (0.0, -0.45), (0.42, 0.45))):

@@ -25,9 +25,10 @@ _DISH = ("white", "white", "blue", "green", "yellow", "red", "gray")
 COUNTER_H, COUNTER_D = 0.9, 0.6  # metres
 
 
-def counter(rng: Rng, width: float, front: mat.Material, top: mat.Material, with_drawers: bool) -> ObjectModel:
+def counter(
+    rng: Rng, b: MeshBuilder, width: float, front: mat.Material, top: mat.Material, with_drawers: bool
+) -> ObjectModel:
     """A base cabinet with a work top; ``front`` and ``top`` are shared by one kitchen."""
-    b = MeshBuilder()
     h = COUNTER_H - 0.04
     carcass(b, width, COUNTER_D - 0.04, h - 0.1, front, 0.1)
     b.box((width, COUNTER_D - 0.1, 0.1), (0, 0.03, 0.05), front)
@@ -52,9 +53,8 @@ def counter(rng: Rng, width: float, front: mat.Material, top: mat.Material, with
     return model("counter", b, top, parts, surfaces, ("kitchen counter", "base cabinet"))
 
 
-def sink(rng: Rng, width: float, front: mat.Material, top: mat.Material) -> ObjectModel:
+def sink(rng: Rng, b: MeshBuilder, width: float, front: mat.Material, top: mat.Material) -> ObjectModel:
     """A kitchen sink set into its base cabinet, with a tap."""
-    b = MeshBuilder()
     h = COUNTER_H
     steel = SINK_STEEL
     b.box((width, COUNTER_D - 0.04, h - 0.24), (0, 0, (h - 0.24) / 2 + 0.0), front)
@@ -74,9 +74,8 @@ def sink(rng: Rng, width: float, front: mat.Material, top: mat.Material) -> Obje
     return model("sink", b, steel, [door], [basin], ("kitchen sink",))
 
 
-def refrigerator(rng: Rng) -> ObjectModel:
+def refrigerator(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A fridge with one or two doors and shelves inside."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray", "black", "white"))
     white = mat.plastic(rng, ("white",))
     w, d, h = rng.uniform(0.58, 0.7), rng.uniform(0.58, 0.66), rng.uniform(1.5, 1.9)
@@ -129,9 +128,8 @@ def _oven_box(b: MeshBuilder, w: float, d: float, low: float, high: float, m: ma
     return Surface((0, 0, low + t), (w / 2 - t - 0.03, d / 2 - 0.08), high - low - 3 * t, "inside", "oven")
 
 
-def stove(rng: Rng) -> ObjectModel:
+def stove(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cooker: four plates on top, an oven with a drop-down door below."""
-    b = MeshBuilder()
     m, steel = mat.metal(rng, ("white", "gray", "black")), mat.metal(rng, ("gray",))
     w, d, h = 0.6, 0.58, COUNTER_H
     b.box((w, d, 0.12), (0, 0, 0.06), m)
@@ -147,9 +145,8 @@ def stove(rng: Rng) -> ObjectModel:
     return model("stove", b, m, [door], [top, inside], ("cooker", "range"))
 
 
-def oven(rng: Rng) -> ObjectModel:
+def oven(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A table-top oven."""
-    b = MeshBuilder()
     m, steel = mat.metal(rng, ("gray", "black", "white")), mat.metal(rng, ("gray",))
     w, d, h = 0.48, 0.36, 0.32
     inside = _oven_box(b, w, d, 0.02, h, m)
@@ -159,9 +156,8 @@ def oven(rng: Rng) -> ObjectModel:
     return model("oven", b, m, [door], [inside], ("mini oven",))
 
 
-def microwave(rng: Rng) -> ObjectModel:
+def microwave(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A microwave whose door swings to the left."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "black", "gray"))
     w, d, h = rng.uniform(0.45, 0.52), rng.uniform(0.32, 0.38), rng.uniform(0.26, 0.3)
     inner = w * 0.72
@@ -181,9 +177,8 @@ def microwave(rng: Rng) -> ObjectModel:
     return model("microwave", b, m, [part], [inside], ("microwave oven",))
 
 
-def dishwasher(rng: Rng, top: mat.Material) -> ObjectModel:
+def dishwasher(rng: Rng, b: MeshBuilder, top: mat.Material) -> ObjectModel:
     """A dishwasher below the work top."""
-    b = MeshBuilder()
     m, steel = mat.metal(rng, ("white", "gray")), mat.metal(rng, ("gray",))
     w, d, h = 0.6, 0.56, COUNTER_H
     b.box((w, d, 0.1), (0, 0, 0.05), _DARK)
@@ -197,9 +192,8 @@ def dishwasher(rng: Rng, top: mat.Material) -> ObjectModel:
     return model("dishwasher", b, m, [part], [top_surface(w, COUNTER_D - 0.02, h, "counter")])
 
 
-def range_hood(rng: Rng) -> ObjectModel:
+def range_hood(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An extractor hood on the wall."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "white", "black"))
     b.box((0.6, 0.46, 0.05), (0, 0, 0.025), m)
     b.lathe([(0.3, 0.0), (0.14, 0.18), (0, 0.18)], m, 4, center=(0, 0.0, 0.05))
@@ -207,9 +201,8 @@ def range_hood(rng: Rng) -> ObjectModel:
     return model("range hood", b, m, synonyms=("extractor hood", "cooker hood"))
 
 
-def toaster(rng: Rng) -> ObjectModel:
+def toaster(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A two-slot toaster."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "red", "white"))
     b.rounded_box((0.28, 0.17, 0.19), (0, 0, 0.1), m, 0.25)
     for s in (-1, 1):
@@ -219,9 +212,8 @@ def toaster(rng: Rng) -> ObjectModel:
     return model("toaster", b, m)
 
 
-def kettle(rng: Rng) -> ObjectModel:
+def kettle(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An electric kettle."""
-    b = MeshBuilder()
     m, dark = mat.metal(rng, ("gray", "white", "black", "red")), _DARK
     b.lathe([(0, 0), (0.085, 0), (0.085, 0.02), (0.08, 0.02), (0.06, 0.21), (0.02, 0.235), (0, 0.24)], m, 20)
     b.tube([(0.06, 0, 0.2), (0.12, 0, 0.19), (0.12, 0, 0.08), (0.075, 0, 0.06)], 0.012, dark)
@@ -229,9 +221,8 @@ def kettle(rng: Rng) -> ObjectModel:
     return model("kettle", b, m, synonyms=("electric kettle",), has_front=False)
 
 
-def coffee_maker(rng: Rng) -> ObjectModel:
+def coffee_maker(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A filter coffee machine with its jug."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("black", "white", "red", "gray"))
     b.box((0.2, 0.24, 0.03), (0, 0, 0.015), m)
     b.box((0.2, 0.09, 0.3), (0, 0.075, 0.18), m)
@@ -241,9 +232,8 @@ def coffee_maker(rng: Rng) -> ObjectModel:
     return model("coffee maker", b, m, synonyms=("coffee machine",))
 
 
-def dish_rack(rng: Rng) -> ObjectModel:
+def dish_rack(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wire rack with plates drying in it."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray",))
     w, d = 0.4, 0.28
     for s in (-1, 1):
@@ -270,9 +260,8 @@ def _fill(b: MeshBuilder, rng: Rng, radius: float, z: float, colors: tuple[str, 
     return "filled"
 
 
-def cup(rng: Rng) -> ObjectModel:
+def cup(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A mug with a handle, filled or empty."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h = rng.uniform(0.036, 0.045), rng.uniform(0.08, 0.105)
     b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.004, h), (r * 0.85 - 0.004, 0.006), (0, 0.006)], m, 16)
@@ -282,9 +271,8 @@ def cup(rng: Rng) -> ObjectModel:
     return model("cup", b, m, synonyms=("mug", "coffee cup"), has_front=False, states=(state,))
 
 
-def glass(rng: Rng) -> ObjectModel:
+def glass(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A drinking glass."""
-    b = MeshBuilder()
     m = mat.Material((0.78, 0.86, 0.88), gloss=0.9, substance="glass")
     r, h = rng.uniform(0.03, 0.038), rng.uniform(0.1, 0.15)
     b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.003, h), (r * 0.8 - 0.003, 0.008), (0, 0.008)], m, 16)
@@ -292,9 +280,8 @@ def glass(rng: Rng) -> ObjectModel:
     return model("glass", b, m, synonyms=("drinking glass", "tumbler"), has_front=False, states=(state,))
 
 
-def bowl(rng: Rng) -> ObjectModel:
+def bowl(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bowl, filled or empty."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h = rng.uniform(0.07, 0.13), rng.uniform(0.05, 0.08)
     inner = [(r - 0.005, h), (r * 0.75, h * 0.5), (r * 0.4, 0.008), (0, 0.008)]
@@ -304,17 +291,15 @@ def bowl(rng: Rng) -> ObjectModel:
     return model("bowl", b, m, surfaces=[inside] if state == "empty" else [], has_front=False, states=(state,))
 
 
-def plate(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def plate(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.ceramic(rng, _DISH)
     r = rng.uniform(0.09, 0.135)
     b.lathe([(0, 0), (r * 0.6, 0), (r, 0.02), (r, 0.024), (r * 0.62, 0.008), (0, 0.006)], m, 24)
     return model("plate", b, m, synonyms=("dish",), has_front=False)
 
 
-def bottle(rng: Rng) -> ObjectModel:
+def bottle(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bottle with a label."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("green", "brown", "blue", "white", "red"))
     r, h = rng.uniform(0.032, 0.045), rng.uniform(0.22, 0.32)
     b.lathe([(0, 0), (r, 0), (r, h * 0.6), (r * 0.35, h * 0.8), (r * 0.35, h), (0, h)], m, 16)
@@ -323,18 +308,16 @@ def bottle(rng: Rng) -> ObjectModel:
     return model("bottle", b, m, has_front=False)
 
 
-def wine(rng: Rng) -> ObjectModel:
+def wine(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bottle of wine."""
-    b = MeshBuilder()
     m = mat.Material((0.09, 0.16, 0.10), gloss=0.7, color_name="green", substance="glass")
     b.lathe([(0, 0), (0.038, 0), (0.038, 0.19), (0.014, 0.24), (0.014, 0.31), (0, 0.31)], m, 18)
     b.lathe([(0.0385, 0.05), (0.0385, 0.14)], any_picture(rng, "label", 20), 18, collide=False)
     return model("wine", b, m, synonyms=("wine bottle",), has_front=False)
 
 
-def can(rng: Rng) -> ObjectModel:
+def can(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A tin can."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "red", "blue", "green"))
     h = rng.uniform(0.1, 0.15)
     b.cylinder(0.033, h, (0, 0, h / 2), m, segments=16)
@@ -343,9 +326,8 @@ def can(rng: Rng) -> ObjectModel:
     return model("can", b, m, synonyms=("tin",), has_front=False)
 
 
-def jar(rng: Rng) -> ObjectModel:
+def jar(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jar with a lid."""
-    b = MeshBuilder()
     body = mat.plastic(rng, ("orange", "red", "brown", "green", "yellow"))
     lid = mat.metal(rng, ("gray", "red", "white"))
     r, h = rng.uniform(0.035, 0.05), rng.uniform(0.09, 0.15)
@@ -354,8 +336,7 @@ def jar(rng: Rng) -> ObjectModel:
     return model("jar", b, body, has_front=False)
 
 
-def teapot(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def teapot(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.ceramic(rng, _DISH)
     b.lathe([(0, 0), (0.05, 0), (0.085, 0.06), (0.06, 0.11), (0.03, 0.12), (0.012, 0.14), (0, 0.145)], m, 20)
     b.tube([(0.07, 0, 0.09), (0.12, 0, 0.1), (0.12, 0, 0.05), (0.075, 0, 0.035)], 0.007, m)
@@ -363,9 +344,8 @@ def teapot(rng: Rng) -> ObjectModel:
     return model("teapot", b, m, has_front=False)
 
 
-def pitcher(rng: Rng) -> ObjectModel:
+def pitcher(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jug."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     outline = [(0, 0), (0.055, 0), (0.07, 0.09), (0.045, 0.17), (0.055, 0.21), (0.05, 0.21), (0.04, 0.17), (0, 0.1)]
     b.lathe(outline, m, 18)
@@ -373,9 +353,8 @@ def pitcher(rng: Rng) -> ObjectModel:
     return model("pitcher", b, m, synonyms=("jug",), has_front=False)
 
 
-def pot(rng: Rng) -> ObjectModel:
+def pot(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cooking pot with a lid."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "red"))
     r, h = rng.uniform(0.09, 0.13), rng.uniform(0.1, 0.16)
     b.lathe([(0, 0), (r, 0), (r, h), (0.02, h + 0.025), (0.02, h + 0.04), (0, h + 0.04)], m, 22)
@@ -384,9 +363,8 @@ def pot(rng: Rng) -> ObjectModel:
     return model("pot", b, m, synonyms=("cooking pot", "saucepan"), has_front=False)
 
 
-def pan(rng: Rng) -> ObjectModel:
+def pan(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A frying pan."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("black", "gray"))
     r = rng.uniform(0.1, 0.14)
     b.lathe([(0, 0), (r * 0.85, 0), (r, 0.045), (r - 0.004, 0.045), (r * 0.84, 0.005), (0, 0.005)], m, 24)
@@ -394,8 +372,7 @@ def pan(rng: Rng) -> ObjectModel:
     return model("pan", b, m, synonyms=("frying pan", "skillet"), has_front=False)
 
 
-def tray(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def tray(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.wood(rng) if rng.random() < 0.5 else mat.plastic(rng)
     w, d = rng.uniform(0.34, 0.46), rng.uniform(0.24, 0.32)
     b.box((w, d, 0.01), (0, 0, 0.005), m)
@@ -406,9 +383,8 @@ def tray(rng: Rng) -> ObjectModel:
     return model("tray", b, m, surfaces=[surface], has_front=False)
 
 
-def fruit(rng: Rng) -> ObjectModel:
+def fruit(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An apple, an orange or a banana."""
-    b = MeshBuilder()
     kind = choice(rng, ("apple", "orange", "banana"))
     if kind == "banana":
         m = mat.plastic(rng, ("yellow",))
@@ -420,17 +396,15 @@ def fruit(rng: Rng) -> ObjectModel:
     return model("fruit", b, m, synonyms=(kind,), has_front=False, style=kind)
 
 
-def bread(rng: Rng) -> ObjectModel:
+def bread(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A loaf."""
-    b = MeshBuilder()
     m = mat.Material((0.68, 0.45, 0.22), "felt", 0, 0.1, color_name="brown")
     b.rounded_box((0.26, 0.12, 0.11), (0, 0, 0.055), m, 0.5)
     return model("bread", b, m, synonyms=("loaf of bread",), has_front=False)
 
 
-def food(rng: Rng) -> ObjectModel:
+def food(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A packet of food."""
-    b = MeshBuilder()
     m = mat.paper(rng, ("yellow", "white", "beige"))
     face = any_picture(rng, "cover", 60)
     w, h = rng.uniform(0.12, 0.2), rng.uniform(0.2, 0.3)
@@ -438,34 +412,30 @@ def food(rng: Rng) -> ObjectModel:
     return model("food", b, m, synonyms=("cereal box", "packet"))
 
 
-def knife(rng: Rng) -> ObjectModel:
+def knife(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A kitchen knife."""
-    b = MeshBuilder()
     b.box((0.025, 0.17, 0.003), (0, -0.06, 0.008), mat.Material((0.75, 0.75, 0.77), gloss=0.8))
     m = mat.wood(rng)
     b.box((0.022, 0.11, 0.016), (0, 0.08, 0.008), m)
     return model("knife", b, m, has_front=False)
 
 
-def spoon(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def spoon(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.metal(rng, ("gray",))
     b.ellipsoid((0.019, 0.03, 0.006), (0, -0.07, 0.006), m, segments=12)
     b.box((0.008, 0.14, 0.004), (0, 0.02, 0.006), m)
     return model("spoon", b, m, has_front=False)
 
 
-def seasoning(rng: Rng) -> ObjectModel:
+def seasoning(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A salt or pepper shaker."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, ("white", "black", "gray"))
     b.lathe([(0, 0), (0.022, 0), (0.025, 0.06), (0.015, 0.085), (0, 0.09)], m, 14)
     return model("seasoning", b, m, synonyms=("salt shaker", "pepper shaker"), has_front=False)
 
 
-def utensil(rng: Rng) -> ObjectModel:
+def utensil(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jar of spatulas and spoons."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     b.lathe([(0, 0), (0.05, 0), (0.055, 0.14), (0.05, 0.14), (0.046, 0.01), (0, 0.01)], m, 16)
     for k in range(4):

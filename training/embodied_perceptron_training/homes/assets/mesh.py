@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.rendering.materials import Material
-
-F64 = NDArray[np.float64]
 
 MIN_FACE_AREA_M2 = 1e-12
 

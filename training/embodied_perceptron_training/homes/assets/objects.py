@@ -8,12 +8,9 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import invert_transform, make_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform, make_transform, transform_points
 from embodied_perceptron_training.homes.assets.mesh import Mesh, MeshBuilder, Piece, merge_meshes, rotation
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

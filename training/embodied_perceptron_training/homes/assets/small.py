@@ -10,9 +10,8 @@ from embodied_perceptron_training.homes.assets.objects import ObjectModel, Surfa
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 
-def book(rng: Rng) -> ObjectModel:
+def book(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A closed book lying flat."""
-    b = MeshBuilder()
     w, d, h = rng.uniform(0.14, 0.2), rng.uniform(0.2, 0.27), rng.uniform(0.018, 0.045)
     cover = mat.colored(rng, "", ("red", "blue", "green", "black", "brown", "orange", "white"))
     pages = mat.paper(rng, ("white", "beige"))
@@ -23,9 +22,8 @@ def book(rng: Rng) -> ObjectModel:
     return model("book", b, cover, has_front=False)
 
 
-def book_row(rng: Rng) -> ObjectModel:
+def book_row(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A row of standing books, one object as in real annotations."""
-    b = MeshBuilder()
     width, x = rng.uniform(0.18, 0.4), 0.0
     cover = mat.colored(rng, "")
     while x < width:
@@ -36,24 +34,21 @@ def book_row(rng: Rng) -> ObjectModel:
     return model("book", b, cover, synonyms=("books", "row of books"), style="row")
 
 
-def magazine(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def magazine(rng: Rng, b: MeshBuilder) -> ObjectModel:
     b.box((0.21, 0.28, 0.006), (0, 0, 0.003), mat.paper(rng), faces={"+z": any_picture(rng, "cover", 60)})
     return model("magazine", b, has_front=False)
 
 
-def paper(rng: Rng) -> ObjectModel:
+def paper(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small stack of paper."""
-    b = MeshBuilder()
     h = rng.uniform(0.004, 0.03)
     white = mat.paper(rng, ("white",))
     b.box((0.21, 0.297, h), (0, 0, h / 2), white, faces={"+z": any_picture(rng, "text", 20)})
     return model("paper", b, synonyms=("sheet of paper", "document"), has_front=False)
 
 
-def notebook(rng: Rng) -> ObjectModel:
+def notebook(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A spiral notebook."""
-    b = MeshBuilder()
     m = mat.colored(rng, "paper")
     b.box((0.15, 0.21, 0.014), (0, 0, 0.007), m)
     for y in np.linspace(-0.09, 0.09, 12):
@@ -61,17 +56,15 @@ def notebook(rng: Rng) -> ObjectModel:
     return model("notebook", b, m, has_front=False)
 
 
-def folder(rng: Rng) -> ObjectModel:
+def folder(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A ring binder standing upright."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     b.box((0.07, 0.28, 0.32), (0, 0, 0.16), m, faces={"-y": any_picture(rng, "label", 10)})
     return model("folder", b, m, synonyms=("binder",))
 
 
-def box(rng: Rng) -> ObjectModel:
+def box(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cardboard or storage box, closed or open and filled."""
-    b = MeshBuilder()
     card = mat.Material((0.66, 0.51, 0.34), "felt", 0, 0.5, color_name="brown", substance="cardboard")
     m = card if rng.random() < 0.5 else mat.plastic(rng)
     w, d, h = rng.uniform(0.25, 0.5), rng.uniform(0.2, 0.4), rng.uniform(0.15, 0.35)
@@ -89,9 +82,8 @@ def box(rng: Rng) -> ObjectModel:
     return model("box", b, m, surfaces=[inside], synonyms=("open box", "carton"), has_front=False, states=("open",))
 
 
-def basket(rng: Rng) -> ObjectModel:
+def basket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wicker basket, filled or empty."""
-    b = MeshBuilder()
     m = mat.Material((0.72, 0.56, 0.36), "wicker", 0, 0.12, color_name="brown", substance="wicker")
     r, h = rng.uniform(0.13, 0.22), rng.uniform(0.16, 0.3)
     b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.012, h), (r * 0.85 - 0.012, 0.02), (0, 0.02)], m, 20)
@@ -103,18 +95,16 @@ def basket(rng: Rng) -> ObjectModel:
     )
 
 
-def hamper(rng: Rng) -> ObjectModel:
+def hamper(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A laundry hamper."""
-    b = MeshBuilder()
     m = mat.Material((0.78, 0.66, 0.48), "wicker", 1, 0.15, color_name="beige", substance="wicker")
     r, h = rng.uniform(0.19, 0.24), rng.uniform(0.52, 0.66)
     b.lathe([(0, 0), (r * 0.9, 0), (r, h - 0.02), (r + 0.01, h - 0.02), (r + 0.01, h), (0, h + 0.01)], m, 24)
     return model("hamper", b, m, synonyms=("laundry basket",), has_front=False)
 
 
-def bin_(rng: Rng) -> ObjectModel:
+def bin_(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A waste bin, filled or empty."""
-    b = MeshBuilder()
     m = mat.plastic(rng) if rng.random() < 0.5 else mat.metal(rng)
     r, h = rng.uniform(0.11, 0.16), rng.uniform(0.26, 0.4)
     b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.008, h), (r * 0.8 - 0.008, 0.01), (0, 0.01)], m, 20)
@@ -127,9 +117,8 @@ def bin_(rng: Rng) -> ObjectModel:
     )  # fmt: skip
 
 
-def bucket(rng: Rng) -> ObjectModel:
+def bucket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bucket with a handle."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     b.lathe([(0, 0), (0.11, 0), (0.15, 0.26), (0.142, 0.26), (0.104, 0.012), (0, 0.012)], m, 20)
     arc = [(0.15 * np.cos(a), 0, 0.25 + 0.12 * np.sin(a)) for a in np.linspace(0, np.pi, 9)]
@@ -137,17 +126,15 @@ def bucket(rng: Rng) -> ObjectModel:
     return model("bucket", b, m, synonyms=("pail",), has_front=False)
 
 
-def ball(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def ball(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.plastic(rng, ("red", "blue", "yellow", "green", "orange"))
     r = rng.uniform(0.05, 0.12)
     b.ellipsoid((r, r, r), (0, 0, r), m, segments=20)
     return model("ball", b, m, has_front=False)
 
 
-def toy(rng: Rng) -> ObjectModel:
+def toy(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A teddy, blocks or a toy car."""
-    b = MeshBuilder()
     kind = choice(rng, ("teddy bear", "toy blocks", "toy car"))
     m = mat.fabric(rng, ("brown", "beige", "pink", "white")) if kind == "teddy bear" else mat.plastic(rng)
     if kind == "teddy bear":
@@ -170,9 +157,8 @@ def toy(rng: Rng) -> ObjectModel:
     return model("toy", b, m, synonyms=(kind,), has_front=kind != "toy blocks", style=kind)
 
 
-def tissue_box(rng: Rng) -> ObjectModel:
+def tissue_box(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A box of tissues."""
-    b = MeshBuilder()
     m = mat.paper(rng, ("white", "blue", "pink", "green"))
     b.box((0.23, 0.12, 0.09), (0, 0, 0.045), m)
     tissue = mat.paper(rng, ("white",))
@@ -180,16 +166,14 @@ def tissue_box(rng: Rng) -> ObjectModel:
     return model("tissue box", b, m, synonyms=("box of tissues",), has_front=False)
 
 
-def pen(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def pen(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.plastic(rng, ("blue", "black", "red", "green"))
     b.cylinder(0.006, 0.15, (0, 0, 0.006), m, axis="x", segments=8)
     return model("pen", b, m, has_front=False)
 
 
-def scissors(rng: Rng) -> ObjectModel:
+def scissors(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pair of scissors."""
-    b = MeshBuilder()
     m, steel = mat.plastic(rng, ("red", "black", "blue", "orange")), mat.metal(rng, ("gray",))
     for s in (-1, 1):
         b.box((0.012, 0.11, 0.004), (s * 0.008, -0.05, 0.004), steel, rotation("z", s * 0.12))
@@ -198,8 +182,7 @@ def scissors(rng: Rng) -> ObjectModel:
     return model("scissors", b, m, has_front=False)
 
 
-def stapler(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def stapler(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.plastic(rng, ("black", "red", "blue"))
     b.box((0.04, 0.15, 0.014), (0, 0, 0.007), m)
     b.box((0.036, 0.14, 0.022), (0, 0.0, 0.042), m, rotation("x", -0.14))
@@ -207,25 +190,22 @@ def stapler(rng: Rng) -> ObjectModel:
     return model("stapler", b, m)
 
 
-def alarm(rng: Rng) -> ObjectModel:
+def alarm(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An alarm clock."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     b.box((0.12, 0.05, 0.08), (0, 0, 0.04), m, faces={"-y": any_picture(rng, "clock", 20)})
     return model("alarm", b, m, synonyms=("alarm clock",))
 
 
-def umbrella(rng: Rng) -> ObjectModel:
+def umbrella(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A closed umbrella."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     b.lathe([(0.0, 0.0), (0.008, 0.05), (0.04, 0.5), (0.02, 0.56), (0.0, 0.57)], m, 12)
     b.tube([(0, 0, 0.56), (0, 0, 0.76), (0.03, 0, 0.8), (0.07, 0, 0.77)], 0.01, mat.wood(rng), 6)
     return model("umbrella", b, m, has_front=False)
 
 
-def dumbbell(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def dumbbell(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.metal(rng, ("black", "gray"))
     b.cylinder(0.015, 0.12, (0, 0, 0.05), m, axis="x")
     for s in (-1, 1):
@@ -233,9 +213,8 @@ def dumbbell(rng: Rng) -> ObjectModel:
     return model("dumbbell", b, m, synonyms=("weight",), has_front=False)
 
 
-def guitar(rng: Rng) -> ObjectModel:
+def guitar(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing guitar."""
-    b = MeshBuilder()
     m, dark = mat.wood(rng, ("oak", "cherry", "pine", "walnut")), mat.wood(rng, ("ebony",))
     b.cylinder(0.19, 0.09, (0, 0, 0.19), m, axis="y", segments=24)
     b.cylinder(0.14, 0.09, (0, 0, 0.42), m, axis="y", segments=24)
@@ -245,9 +224,8 @@ def guitar(rng: Rng) -> ObjectModel:
     return model("guitar", b, m)
 
 
-def broom(rng: Rng) -> ObjectModel:
+def broom(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing broom."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.75), m, segments=8)
     b.box((0.32, 0.05, 0.04), (0, 0, 0.13), m)
@@ -255,17 +233,15 @@ def broom(rng: Rng) -> ObjectModel:
     return model("broom", b, m)
 
 
-def mop(rng: Rng) -> ObjectModel:
+def mop(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A standing mop."""
-    b = MeshBuilder()
     m = mat.plastic(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.72), m, segments=8)
     b.lathe([(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], mat.fabric(rng, ("white", "gray")), 16)
     return model("mop", b, m, has_front=False)
 
 
-def fire_extinguisher(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def fire_extinguisher(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.metal(rng, ("red",))
     b.lathe([(0, 0), (0.07, 0), (0.07, 0.38), (0.03, 0.44), (0.02, 0.46), (0, 0.46)], m, 18)
     dark = mat.plastic(rng, ("black",))

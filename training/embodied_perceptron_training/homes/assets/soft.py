@@ -19,9 +19,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 from embodied_perceptron_training.homes.rendering.materials import MOTIFS
 
 
-def bed(rng: Rng) -> ObjectModel:
+def bed(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bed with headboard and mattress; its front is the foot end."""
-    b = MeshBuilder()
     frame, linen = mat.wood(rng), mat.fabric(rng, ("white", "beige", "gray", "blue"))
     double = rng.random() < 0.6
     w, length = (rng.uniform(1.45, 1.85) if double else rng.uniform(0.92, 1.05)), rng.uniform(1.98, 2.12)
@@ -39,9 +38,8 @@ def bed(rng: Rng) -> ObjectModel:
     )  # fmt: skip
 
 
-def crib(rng: Rng) -> ObjectModel:
+def crib(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A baby's bed with bars."""
-    b = MeshBuilder()
     m = mat.wood(rng, ("painted", "birch", "pine"))
     w, length, h = 0.68, 1.28, 0.95
     four_legs(b, w, length, h, 0.045, m)
@@ -56,18 +54,16 @@ def crib(rng: Rng) -> ObjectModel:
     return model("crib", b, m, surfaces=surfaces, synonyms=("cot", "baby bed"))
 
 
-def pillow(rng: Rng) -> ObjectModel:
+def pillow(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bed pillow lying flat."""
-    b = MeshBuilder()
     m = mat.fabric(rng, ("white", "beige", "gray", "blue", "pink"))
     thick = rng.uniform(0.12, 0.16)
     b.rounded_box((rng.uniform(0.55, 0.7), rng.uniform(0.36, 0.42), thick), (0, 0, thick / 2), m, 0.55)
     return model("pillow", b, m, synonyms=("bed pillow",), has_front=False)
 
 
-def cushion(rng: Rng) -> ObjectModel:
+def cushion(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A square cushion leaning back, sometimes with a picture."""
-    b = MeshBuilder()
     motif = choice(rng, MOTIFS) if rng.random() < 0.5 else ""
     m = any_picture(rng, motif, 40) if motif else mat.fabric(rng)
     size = rng.uniform(0.36, 0.46)
@@ -75,9 +71,8 @@ def cushion(rng: Rng) -> ObjectModel:
     return model("cushion", b, m, synonyms=("throw pillow", "sofa cushion"), depiction=motif)
 
 
-def blanket(rng: Rng) -> ObjectModel:
+def blanket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A folded blanket."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     w, d = rng.uniform(0.4, 0.6), rng.uniform(0.3, 0.45)
     layers = int(rng.integers(2, 5))
@@ -86,9 +81,8 @@ def blanket(rng: Rng) -> ObjectModel:
     return model("blanket", b, m, synonyms=("throw",), has_front=False, states=("folded",))
 
 
-def spread_blanket(rng: Rng) -> ObjectModel:
+def spread_blanket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A blanket spread out, with gentle waves."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     w, d = rng.uniform(0.8, 1.2), rng.uniform(0.7, 1.0)
     x, y = np.meshgrid(np.linspace(-w / 2, w / 2, 15), np.linspace(-d / 2, d / 2, 11))
@@ -97,9 +91,8 @@ def spread_blanket(rng: Rng) -> ObjectModel:
     return model("blanket", b, m, synonyms=("throw", "bedspread"), has_front=False, states=("unfolded",))
 
 
-def towel(rng: Rng) -> ObjectModel:
+def towel(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A towel hanging over a bar on the wall."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     w, h = rng.uniform(0.35, 0.5), rng.uniform(0.45, 0.65)
     bar = mat.metal(rng)
@@ -111,8 +104,7 @@ def towel(rng: Rng) -> ObjectModel:
     return model("towel", b, m, synonyms=("hand towel", "bath towel"), states=("unfolded",))
 
 
-def folded_towel(rng: Rng) -> ObjectModel:
-    b = MeshBuilder()
+def folded_towel(rng: Rng, b: MeshBuilder) -> ObjectModel:
     m = mat.fabric(rng)
     w, d = rng.uniform(0.24, 0.34), rng.uniform(0.18, 0.25)
     for k in range(3):
@@ -120,9 +112,8 @@ def folded_towel(rng: Rng) -> ObjectModel:
     return model("towel", b, m, has_front=False, states=("folded",))
 
 
-def curtain(rng: Rng) -> ObjectModel:
+def curtain(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A curtain with folds; its base is the lower edge."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     w, h = rng.uniform(0.35, 0.55), rng.uniform(2.0, 2.25)
     x, z = np.meshgrid(np.linspace(-w / 2, w / 2, 33), np.linspace(0, h, 3))
@@ -131,9 +122,8 @@ def curtain(rng: Rng) -> ObjectModel:
     return model("curtain", b, m, synonyms=("drape",))
 
 
-def carpet(rng: Rng) -> ObjectModel:
+def carpet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A rug on the floor."""
-    b = MeshBuilder()
     m = mat.colored(
         rng, "fabric", ("red", "blue", "gray", "beige", "brown", "green"),
         texture=choice(rng, ("carpet", "stripes", "wallpaper")), seed=int(rng.integers(4)), scale_m=0.6,
@@ -143,17 +133,15 @@ def carpet(rng: Rng) -> ObjectModel:
     return model("carpet", b, m, synonyms=("rug",), has_front=False)
 
 
-def mat_(rng: Rng) -> ObjectModel:
+def mat_(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A door or bath mat."""
-    b = MeshBuilder()
     m = mat.colored(rng, "fabric", ("gray", "brown", "blue", "beige"), texture="carpet", scale_m=0.4)
     b.box((rng.uniform(0.55, 0.8), rng.uniform(0.4, 0.5), 0.014), (0, 0, 0.007), m)
     return model("mat", b, m, synonyms=("doormat", "bath mat"), has_front=False)
 
 
-def clothes(rng: Rng) -> ObjectModel:
+def clothes(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A heap of clothes."""
-    b = MeshBuilder()
     first = mat.fabric(rng)
     for k in range(4):
         m = first if k == 0 else mat.fabric(rng)
@@ -162,9 +150,8 @@ def clothes(rng: Rng) -> ObjectModel:
     return model("clothes", b, first, synonyms=("laundry", "pile of clothes"), has_front=False, states=("unfolded",))
 
 
-def hanging_jacket(rng: Rng) -> ObjectModel:
+def hanging_jacket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jacket on a wall hook."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     h = rng.uniform(0.65, 0.85)
     b.rounded_box((0.42, 0.14, h), (0, 0, h / 2), m, 0.45)
@@ -174,9 +161,8 @@ def hanging_jacket(rng: Rng) -> ObjectModel:
     return model("jacket", b, m, synonyms=("coat",))
 
 
-def bag(rng: Rng) -> ObjectModel:
+def bag(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shopping bag with handles."""
-    b = MeshBuilder()
     m = mat.fabric(rng) if rng.random() < 0.5 else mat.paper(rng, ("beige", "brown", "red", "white"))
     w, d, h = rng.uniform(0.26, 0.36), rng.uniform(0.1, 0.16), rng.uniform(0.28, 0.38)
     b.box((w, d, h), (0, 0, h / 2), m)
@@ -186,9 +172,8 @@ def bag(rng: Rng) -> ObjectModel:
     return model("bag", b, m, synonyms=("shopping bag", "tote"))
 
 
-def backpack(rng: Rng) -> ObjectModel:
+def backpack(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A backpack standing on the floor."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     h = rng.uniform(0.42, 0.5)
     b.rounded_box((0.3, 0.18, h), (0, 0, h / 2), m, 0.4)
@@ -198,9 +183,8 @@ def backpack(rng: Rng) -> ObjectModel:
     return model("backpack", b, m, synonyms=("rucksack",))
 
 
-def luggage(rng: Rng) -> ObjectModel:
+def luggage(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A suitcase on wheels."""
-    b = MeshBuilder()
     m, dark = mat.plastic(rng), mat.plastic(rng, ("black",))
     w, d, h = rng.uniform(0.36, 0.46), rng.uniform(0.2, 0.28), rng.uniform(0.5, 0.68)
     b.rounded_box((w, d, h), (0, 0, h / 2 + 0.05), m, 0.15)
@@ -211,9 +195,8 @@ def luggage(rng: Rng) -> ObjectModel:
     return model("luggage", b, m, synonyms=("suitcase",))
 
 
-def shoe(rng: Rng) -> ObjectModel:
+def shoe(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pair of shoes, one object as in real annotations."""
-    b = MeshBuilder()
     m, sole = mat.leather(rng), mat.plastic(rng, ("black", "white"))
     for s in (-1, 1):
         b.rounded_box((0.095, 0.27, 0.03), (s * 0.06, 0, 0.015), sole, 0.3)
@@ -222,9 +205,8 @@ def shoe(rng: Rng) -> ObjectModel:
     return model("shoe", b, m, synonyms=("pair of shoes", "shoes"))
 
 
-def hat(rng: Rng) -> ObjectModel:
+def hat(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A hat with a brim."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     b.cylinder(0.15, 0.012, (0, 0, 0.006), m, segments=24)
     b.lathe([(0.09, 0.012), (0.085, 0.08), (0.05, 0.11), (0, 0.115)], m, 20)

@@ -14,9 +14,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 DOOR_FRAME_M = 0.06
 
 
-def door(rng: Rng, width: float, height: float) -> ObjectModel:
+def door(rng: Rng, b: MeshBuilder, width: float, height: float) -> ObjectModel:
     """A door leaf for an opening of ``width`` x ``height``, hinged on its left, opening towards -y."""
-    b = MeshBuilder()  # the body: three hinges
     steel = mat.metal(rng)
     w, h = width - 2 * DOOR_FRAME_M - 0.01, height - DOOR_FRAME_M - 0.012
     for z in (0.2, h * 0.5, h - 0.2):
@@ -34,9 +33,8 @@ def door(rng: Rng, width: float, height: float) -> ObjectModel:
     return replace(model("door", b, m, [part], synonyms=("room door",)), box_part="leaf")
 
 
-def doorframe(rng: Rng, width: float, height: float, thickness: float) -> ObjectModel:
+def doorframe(rng: Rng, b: MeshBuilder, width: float, height: float, thickness: float) -> ObjectModel:
     """The lining of a door's opening."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     f = DOOR_FRAME_M
     for s in (-1, 1):
@@ -45,9 +43,8 @@ def doorframe(rng: Rng, width: float, height: float, thickness: float) -> Object
     return model("doorframe", b, m, synonyms=("door frame",))
 
 
-def window(rng: Rng, width: float, height: float, thickness: float) -> ObjectModel:
+def window(rng: Rng, b: MeshBuilder, width: float, height: float, thickness: float) -> ObjectModel:
     """A window with two sashes; the outside is a bright picture."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white",)) if rng.random() < 0.7 else mat.wood(rng)
     f = 0.055
     depth = 0.07
@@ -66,18 +63,16 @@ def window(rng: Rng, width: float, height: float, thickness: float) -> ObjectMod
     return model("window", b, m)
 
 
-def windowsill(rng: Rng, width: float) -> ObjectModel:
+def windowsill(rng: Rng, b: MeshBuilder, width: float) -> ObjectModel:
     """A window sill with a surface; its back touches the wall at y = depth / 2."""
-    b = MeshBuilder()
     m = mat.stone(rng)
     w, d = width + 0.1, 0.22
     b.box((w, d, 0.03), (0, 0, 0.015), m)
     return model("windowsill", b, m, surfaces=[top_surface(w, d, 0.03, "sill", 0.9)], synonyms=("window sill",))
 
 
-def radiator(rng: Rng) -> ObjectModel:
+def radiator(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A ribbed radiator on the wall."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white",))
     w, h = rng.uniform(0.7, 1.2), rng.uniform(0.5, 0.62)
     for x in np.arange(-w / 2 + 0.03, w / 2 - 0.02, 0.06):
@@ -87,27 +82,24 @@ def radiator(rng: Rng) -> ObjectModel:
     return model("radiator", b, m)
 
 
-def switch(rng: Rng) -> ObjectModel:
+def switch(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A light switch."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "beige", "gray"))
     b.box((0.082, 0.012, 0.082), (0, 0, 0.041), m)
     b.box((0.05, 0.008, 0.05), (0, -0.009, 0.041), m)
     return model("switch", b, m, synonyms=("light switch",))
 
 
-def socket(rng: Rng) -> ObjectModel:
+def socket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wall socket."""
-    b = MeshBuilder()
     m = mat.plastic(rng, ("white", "beige", "gray"))
     b.box((0.082, 0.012, 0.082), (0, 0, 0.041), m)
     b.cylinder(0.022, 0.004, (0, -0.008, 0.041), mat.Material((0.3, 0.3, 0.3)), axis="y", segments=14)
     return model("socket", b, m, synonyms=("power outlet", "outlet"))
 
 
-def column(rng: Rng, height: float) -> ObjectModel:
+def column(rng: Rng, b: MeshBuilder, height: float) -> ObjectModel:
     """A pillar from floor to ceiling."""
-    b = MeshBuilder()
     m = mat.stone(rng)
     b.cylinder(0.16, height, (0, 0, height / 2), m, segments=20)
     return model("column", b, m, has_front=False, synonyms=("pillar",))

@@ -10,11 +10,10 @@ from scipy import ndimage
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.building.floorplan import WALL_M, HomeError
 from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.building.placement import CELL_M, ROBOT_HEIGHT_M, ROBOT_RADIUS_M, Pieces
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,12 @@ from embodied_perceptron_training.homes.assets import (
     soft,
     structure,
 )
-from embodied_perceptron_training.homes.assets.mesh import rotation
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject
+from embodied_perceptron_training.homes.assets.varied.catalogue import Family
 from embodied_perceptron_training.homes.building.floorplan import Room, Side
 from embodied_perceptron_training.homes.building.placement import SIDES, RoomArranger
 from embodied_perceptron_training.homes.rendering import materials as mat
-
-Family = Callable[[np.random.Generator], ObjectModel]
 
 # -- groups of objects
 
@@ -310,16 +309,16 @@ def _row(
     a: RoomArranger, side: Side, rng: np.random.Generator, front: mat.Material, top: mat.Material
 ) -> list[PlacedObject]:
     units: list[ObjectModel] = [
-        kitchen.sink(rng, 0.8, front, top),
-        kitchen.counter(rng, float(rng.uniform(0.5, 0.9)), front, top, bool(rng.random() < 0.5)),
-        kitchen.stove(rng),
-        kitchen.counter(rng, float(rng.uniform(0.4, 0.8)), front, top, bool(rng.random() < 0.5)),
-        kitchen.counter(rng, float(rng.uniform(0.5, 1.0)), front, top, False),
+        kitchen.sink(rng, MeshBuilder(), 0.8, front, top),
+        kitchen.counter(rng, MeshBuilder(), float(rng.uniform(0.5, 0.9)), front, top, bool(rng.random() < 0.5)),
+        kitchen.stove(rng, MeshBuilder()),
+        kitchen.counter(rng, MeshBuilder(), float(rng.uniform(0.4, 0.8)), front, top, bool(rng.random() < 0.5)),
+        kitchen.counter(rng, MeshBuilder(), float(rng.uniform(0.5, 1.0)), front, top, False),
     ]
     if rng.random() < 0.5:
-        units.insert(1, kitchen.dishwasher(rng, top))
+        units.insert(1, kitchen.dishwasher(rng, MeshBuilder(), top))
     if rng.random() < 0.6:
-        units.insert(0 if rng.random() < 0.5 else len(units), kitchen.refrigerator(rng))
+        units.insert(0 if rng.random() < 0.5 else len(units), kitchen.refrigerator(rng, MeshBuilder()))
     placed: list[PlacedObject] = []
     cursor = 0.02
     length = a.length(side)
@@ -513,11 +512,11 @@ def furnish(a: RoomArranger, room: Room, clutter: float) -> None:
     _RECIPES[room.kind](a)
     more = _MORE.get(room.kind, [])
     for _ in range(int(a.rng.poisson(room.area_m2 / _AREA_PER_MORE_M2)) if more else 0):
-        a.against_wall(more[int(a.rng.integers(len(more)))](a.rng), corner=chance(a, 0.3))
+        a.against_wall(a.make(more[int(a.rng.integers(len(more)))]), corner=chance(a, 0.3))
     curtains(a)
     sockets(a)
     if chance(a, 0.04):
-        a.against_wall(structure.column(a.rng, room.height_m - 0.002), corner=True)
+        a.against_wall(structure.column(a.rng, MeshBuilder(), room.height_m - 0.002), corner=True)
     first = [o for o in a.placer.objects if o.room == room.index]
     while first:  # objects on objects, until no new one has surfaces
         added = [fill_surface(a, o, k, clutter) for o in first for k in range(len(o.model.surfaces))]

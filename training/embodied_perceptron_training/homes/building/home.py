@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
@@ -129,11 +129,11 @@ class Home:
         parts = [(o.mesh(), o.id) for o in (self.objects if objects is None else objects)]
         return assemble_scene(parts, self.lights, self.ambient)
 
-    def triangles(self) -> NDArray[np.float64]:
+    def triangles(self) -> F64:
         """(F, 3, 3) all faces, world frame."""
         return np.concatenate([o.mesh().triangles for o in self.objects])
 
-    def boxes(self) -> NDArray[np.float64]:
+    def boxes(self) -> F64:
         """(N, 9) tight boxes in the order of ``objects``."""
         return np.stack([o.box9() for o in self.objects])
 
@@ -206,9 +206,7 @@ def _lights(
     day = np.array([0.92, 0.97, 1.0]) * rng.uniform(0.4, 1.4)
     lights = []
 
-    def add(
-        position: NDArray[np.float64], color: NDArray[np.float64], radius: float, direction: object, room: int
-    ) -> None:
+    def add(position: F64, color: F64, radius: float, direction: object, room: int) -> None:
         d = np.asarray(direction, np.float64)
         r, g, b = (float(c) for c in color)
         lights.append(

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from embodied_perceptron_training.homes.assets.mesh import Piece, rotation
+from embodied_perceptron.geometry.transforms import F64
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, Piece, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject, Surface, pose_at
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, Family
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
 
-F64 = NDArray[np.float64]
 Check = Literal["all", "contact", "none"]
 Zone = tuple[float, float, float, float, float, float]
 CONTACT_M = 0.002  # smaller overlaps count as contact
@@ -233,7 +233,7 @@ class RoomArranger:
     def make(self, family: Family, rng: np.random.Generator | None = None) -> ObjectModel:
         """Model of ``family``, or of a family with its role in the catalogue."""
         rng = self.rng if rng is None else rng
-        return family(rng) if self.catalogue is None else self.catalogue.draw(family, rng)
+        return family(rng, MeshBuilder()) if self.catalogue is None else self.catalogue.draw(family, rng)
 
     def against_wall(self, model: ObjectModel, side: Side | None = None, corner: bool = False) -> PlacedObject | None:
         """Place with the back to a wall."""

@@ -154,9 +154,9 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
     into: Side = ("S" if side > 0 else "N") if wall.horizontal else ("W" if side > 0 else "E")
     yaw = SIDE_YAW[into]  # the leaf's front faces the room that it opens into
     T = pose_at((x, y, 0.0), yaw)
-    frame = structure.doorframe(rng, opening.width_m, opening.top_m, WALL_M)
+    frame = structure.doorframe(rng, MeshBuilder(), opening.width_m, opening.top_m, WALL_M)
     placer.put(frame, T, opening.into, mounted="wall", check="none")
-    door = structure.door(rng, opening.width_m, opening.top_m)
+    door = structure.door(rng, MeshBuilder(), opening.width_m, opening.top_m)
     state = 0.0 if wall.outer else float(rng.choice([0.0, 1.0], p=[0.15, 0.85])) * float(rng.uniform(0.75, 1.0))
     leaf_T = T @ pose_at((0.0, -WALL_M / 2 + 0.03, 0.0), 0.0)
     placer.put(door, leaf_T, opening.into, joint_states={"leaf": round(state, 3)}, mounted="wall", check="none")
@@ -182,7 +182,9 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
     for along in (opening.center_m + gap, opening.center_m - gap):
         if 0.15 < along < wall.stop_m - wall.start_m - 0.15:
             sx, sy = wall.point(along, side * (WALL_M / 2 + 0.006))
-            if placer.put(structure.switch(rng), pose_at((sx, sy, 1.1), yaw), opening.into, mounted="wall"):
+            if placer.put(
+                structure.switch(rng, MeshBuilder()), pose_at((sx, sy, 1.1), yaw), opening.into, mounted="wall"
+            ):
                 break
 
 
@@ -220,7 +222,7 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
     yaw = SIDE_YAW[side]
     inward = 1.0 if side in ("S", "W") else -1.0
     x, y = wall.point(opening.center_m)
-    model = structure.window(rng, opening.width_m, opening.top_m - opening.bottom_m, WALL_M)
+    model = structure.window(rng, MeshBuilder(), opening.width_m, opening.top_m - opening.bottom_m, WALL_M)
     placer.put(model, pose_at((x, y, opening.bottom_m), yaw), room.index, mounted="wall", check="none")
     a = wall.point(opening.center_m - opening.width_m / 2 + 0.08, 0.0)
     b = wall.point(opening.center_m + opening.width_m / 2 - 0.08, inward * 0.3)
@@ -229,12 +231,12 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
         placer.keep_out.setdefault(room.index, []).append(zone)
         return
     if rng.random() < 0.6:
-        sill = structure.windowsill(rng, opening.width_m)
+        sill = structure.windowsill(rng, MeshBuilder(), opening.width_m)
         sx, sy = wall.point(opening.center_m, inward * (WALL_M / 2 + 0.11))
         placer.put(sill, pose_at((sx, sy, opening.bottom_m - 0.032), yaw), room.index, mounted="wall")
     if rng.random() < 0.7 and opening.bottom_m > 0.75:
         rx, ry = wall.point(opening.center_m, inward * (WALL_M / 2 + 0.06))
-        placer.put(structure.radiator(rng), pose_at((rx, ry, 0.12), yaw), room.index, mounted="wall")
+        placer.put(structure.radiator(rng, MeshBuilder()), pose_at((rx, ry, 0.12), yaw), room.index, mounted="wall")
     placer.keep_out.setdefault(room.index, []).append(zone)
 
 

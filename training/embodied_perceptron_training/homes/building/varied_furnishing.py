@@ -7,17 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from embodied_perceptron_training.homes.assets import decor, furniture, kitchen, small, soft, structure
-from embodied_perceptron_training.homes.assets.mesh import rotation
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject
 from embodied_perceptron_training.homes.assets.varied import greenery, kitchen_run, storage, tables
-from embodied_perceptron_training.homes.assets.varied.catalogue import with_family
+from embodied_perceptron_training.homes.assets.varied.catalogue import Family, with_family
 from embodied_perceptron_training.homes.building.floorplan import Room, Side
 from embodied_perceptron_training.homes.building.furnishing import (
     _MORE,
     _RECIPES,
     _SURFACE_ITEMS,
     _TILTED,
-    Family,
     _best_row,
     _kitchen,
     ceiling_lights,
@@ -83,16 +82,18 @@ def _run(a: RoomArranger, side: Side, start: float, length: float, rng: np.rando
         middle = cursor + width / 2
         if kind == "stove":
             tops.append((segment[0], segment[1], cut))
-            made: ObjectModel = kitchen.stove(rng)
+            made: ObjectModel = kitchen.stove(rng, MeshBuilder())
             low = -float(made.bounds()[0][2])
             segment, cut = [cursor + width, cursor + width], None
         else:
             low = 0.0
             segment[1] = cursor + width
             if kind == "dishwasher":
-                made = kitchen_run.built_in_dishwasher(rng)
+                made = kitchen_run.built_in_dishwasher(rng, MeshBuilder())
             else:
-                made = kitchen_run.base_cabinet(rng, width, front, handle, bool(rng.random() < 0.4), kind == "sink")
+                made = kitchen_run.base_cabinet(
+                    rng, MeshBuilder(), width, front, handle, bool(rng.random() < 0.4), kind == "sink"
+                )
         if kind == "sink":
             cut = (middle, min(width - 0.1, 0.8))
         if not put(made, f"kitchen_run.{kind}", middle, low):
@@ -105,7 +106,7 @@ def _run(a: RoomArranger, side: Side, start: float, length: float, rng: np.rando
             continue
         middle = (begin + end) / 2
         x = None if hole is None else ((-1 if flipped else 1) * (hole[0] - middle), hole[1])
-        slab = kitchen_run.worktop(end - begin, top, x, splash)
+        slab = kitchen_run.worktop(MeshBuilder(), end - begin, top, x, splash)
         done = put(slab, "kitchen_run.worktop", middle, kitchen_run.BASE_H)
         if done and hole is not None:
             slab_y = (
@@ -126,7 +127,7 @@ def _hang_basin(
     x, y = (x0 + hole[0], across) if side in ("S", "N") else (across, y0 + hole[0])
     T = placed[-1].T_world_object.copy()
     T[:3, 3] = (x, y, kitchen_run.BASE_H + kitchen_run.TOP_T)
-    model = with_family(kitchen_run.basin(rng, hole[1]), "kitchen_run.basin")
+    model = with_family(kitchen_run.basin(rng, MeshBuilder(), hole[1]), "kitchen_run.basin")
     done = a.placer.put(model, T, a.room.index, support=placed[-1].id, relation="inside", mounted="object")
     if done:
         placed.append(done)
@@ -259,7 +260,7 @@ def furnish_varied(a: RoomArranger, room: Room, clutter: float) -> None:
     sockets(a)
     drop_some(a, [(soft.bag, 0.1), (soft.shoe, 0.12)])
     if chance(a, 0.04):
-        a.against_wall(with_family(structure.column(a.rng, room.height_m - 0.002), "shell"), corner=True)
+        a.against_wall(with_family(structure.column(a.rng, MeshBuilder(), room.height_m - 0.002), "shell"), corner=True)
     level = clutter * float(np.exp(a.rng.normal(0.1, 0.5)))  # tidiness varies
     first = [o for o in a.placer.objects if o.room == room.index]
     while first:

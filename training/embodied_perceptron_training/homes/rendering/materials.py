@@ -12,6 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
+
 SIZE = 128  # texels per side, a power of two
 
 Texture = NDArray[np.uint8]
@@ -159,7 +161,7 @@ def glow(color: Rgb = (1.0, 0.95, 0.85), emission: float = 1.0) -> Material:
     return Material(color, emission=emission)
 
 
-def _noise(rng: np.random.Generator, cells: tuple[int, int], octaves: int = 4) -> NDArray[np.float64]:
+def _noise(rng: np.random.Generator, cells: tuple[int, int], octaves: int = 4) -> F64:
     """(SIZE, SIZE) periodic noise in about [-1, 1]; ``cells`` = features along (rows, columns) in the first octave."""
     total = np.zeros((SIZE, SIZE))
     for octave in range(octaves):
@@ -173,7 +175,7 @@ def _noise(rng: np.random.Generator, cells: tuple[int, int], octaves: int = 4) -
     return total / 1.5
 
 
-def _gray(value: NDArray[np.float64]) -> Texture:
+def _gray(value: F64) -> Texture:
     """Brightness around 1 -> texture; 200 means 1, so that tiles can also brighten."""
     return np.repeat(np.clip(value * 200, 0, 255).astype(np.uint8)[..., None], 3, 2)
 
@@ -256,7 +258,7 @@ def image(kind: str, seed: int) -> Texture:
     return np.clip(canvas + rng.normal(0, 3, canvas.shape), 0, 255).astype(np.uint8)
 
 
-def _draw_motif(canvas: NDArray[np.float64], motif: str, front: str, third: str, rng: np.random.Generator) -> None:
+def _draw_motif(canvas: F64, motif: str, front: str, third: str, rng: np.random.Generator) -> None:
     s, f, t = SIZE, _rgb(front), _rgb(third)
 
     def polygon(points: list[tuple[float, float]], color: tuple[float, ...]) -> None:
@@ -312,7 +314,7 @@ def _draw_motif(canvas: NDArray[np.float64], motif: str, front: str, third: str,
             polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], _rgb(str(rng.choice(list(COLORS)))))
 
 
-def _screen(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _screen(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     canvas[:] = (28, 44, 70)
     for _ in range(int(rng.integers(2, 5))):
         x, y = rng.uniform(0.03, 0.6, 2)
@@ -322,7 +324,7 @@ def _screen(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, t
         cv2.rectangle(canvas, low, (high[0], low[1] + 6), _rgb(front), -1)
 
 
-def _sky(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _sky(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     rows = np.linspace(0, 1, SIZE)[:, None, None]
     canvas[:] = (1 - rows) * np.array((150, 190, 240)) + rows * np.array((225, 235, 245))
     clouds = np.clip(_noise(rng, (3, 4), 4) * 1.4, 0, 1)[..., None]
@@ -332,13 +334,13 @@ def _sky(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, thir
     canvas[ground] = (95, 125, 85)
 
 
-def _cover(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _cover(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     for row in rng.uniform(0.15, 0.4, 2):
         cv2.rectangle(canvas, (SIZE // 6, int(row * SIZE)), (5 * SIZE // 6, int(row * SIZE) + 7), _rgb(front), -1)
     cv2.circle(canvas, (SIZE // 2, int(0.68 * SIZE)), SIZE // 6, _rgb(third), -1)
 
 
-def _clock(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _clock(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     canvas[:] = 245
     middle = (SIZE // 2, SIZE // 2)
     cv2.circle(canvas, middle, SIZE // 2 - 3, (30, 30, 30), 5)
@@ -350,7 +352,7 @@ def _clock(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, th
         cv2.line(canvas, middle, end, (20, 20, 20), 4)
 
 
-def _keys(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _keys(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     canvas[:] = (35, 35, 38)
     for row in range(5):
         for column in range(14):
@@ -358,18 +360,18 @@ def _keys(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, thi
             cv2.rectangle(canvas, (x, y), (x + 6, y + 17), (88, 88, 94), -1)
 
 
-def _label(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _label(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     cv2.rectangle(canvas, (0, SIZE // 3), (SIZE, 2 * SIZE // 3), _rgb("white"), -1)
     cv2.rectangle(canvas, (SIZE // 8, SIZE // 2 - 7), (7 * SIZE // 8, SIZE // 2 + 7), _rgb(front), -1)
 
 
-def _text(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _text(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     canvas[:] = (244, 243, 238)
     for row in range(12, SIZE - 10, 9):
         cv2.line(canvas, (10, row), (int(SIZE * rng.uniform(0.55, 0.92)), row), (70, 70, 76), 2)
 
 
-def _calendar(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _calendar(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     canvas[:] = 246
     canvas[: SIZE // 2] = _rgb(front)
     for row in range(5):
@@ -378,7 +380,7 @@ def _calendar(canvas: NDArray[np.float64], rng: np.random.Generator, front: str,
             cv2.rectangle(canvas, (x, y), (x + 10, y + 6), (150, 150, 155), -1)
 
 
-def _map(canvas: NDArray[np.float64], rng: np.random.Generator, front: str, third: str) -> None:
+def _map(canvas: F64, rng: np.random.Generator, front: str, third: str) -> None:
     land = _noise(rng, (3, 4), 4) > 0.05
     canvas[:] = (150, 190, 220)
     canvas[land] = (190, 200, 140)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from vision_msgs.msg import Detection2D, Detection2DArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import UNNAMED
 
 
@@ -23,8 +23,8 @@ class RawDetections2d:
         labels: its name, or "".
     """
 
-    boxes_px: NDArray[np.float64]
-    scores: NDArray[np.float64]
+    boxes_px: F64
+    scores: F64
     labels: tuple[str, ...]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import PointCloud2, PointField
 from vision_msgs.msg import LabelInfo, VisionClass
 
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import F64, make_transform
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.navigation import Obstacles
 from embodied_perceptron.visualization.drawing import color_of_class
@@ -46,7 +46,7 @@ def voxels_to_cloud(
     voxels: VoxelSnapshot,
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None = None,
+    T_out_world: F64 | None = None,
     max_points: int | None = None,
 ) -> PointCloud2:
     """Occupied voxels -> cloud of their mean points (x y z rgb hits), moved into ``frame_id`` by ``T_out_world``.
@@ -85,7 +85,7 @@ def _coarser(
 
 
 def semantic_to_cloud(
-    semantic: SemanticVoxels, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+    semantic: SemanticVoxels, stamp_ns: int, frame_id: str, T_out_world: F64 | None = None
 ) -> PointCloud2:
     """Labelled voxels -> cloud of their centres (x y z rgb label confidence).
 
@@ -148,7 +148,7 @@ def grid_to_message(
     grid: OccupancyGrid2d,
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None = None,
+    T_out_world: F64 | None = None,
     padded: bool = False,
 ) -> OccupancyGrid:
     """Navigation grid -> nav_msgs/OccupancyGrid with cells along the axes of ``frame_id``.
@@ -216,7 +216,7 @@ def grid_update(before: OccupancyGrid, now: OccupancyGrid) -> OccupancyGridUpdat
 _SUBSAMPLES = 3  # per side of a cell; closer than a cell, so that no cell of the source is missed
 
 
-def align_grid(grid: OccupancyGrid2d, T_out_world: NDArray[np.float64]) -> OccupancyGrid2d:
+def align_grid(grid: OccupancyGrid2d, T_out_world: F64) -> OccupancyGrid2d:
     """Resample the grid in another frame, with cells along that frame's axes through its origin.
 
     Without rotation the cells stay unchanged. Of a tilted frame only heading and height are used. Obstacles never
@@ -256,9 +256,7 @@ def align_grid(grid: OccupancyGrid2d, T_out_world: NDArray[np.float64]) -> Occup
     return OccupancyGrid2d(size, low * size, cells, floor_z_m)
 
 
-def obstacles_to_cloud(
-    obstacles: Obstacles, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64]
-) -> PointCloud2:
+def obstacles_to_cloud(obstacles: Obstacles, stamp_ns: int, frame_id: str, T_out_world: F64) -> PointCloud2:
     """Obstacle points, then clearing points -> cloud (x y z) in ``frame_id``, for a costmap's obstacle layer."""
     points = np.concatenate([obstacles.points_m, obstacles.clearing_m])
     return _cloud(_rows_at(points, _POINT_DTYPE, T_out_world), stamp_ns, frame_id)
@@ -279,7 +277,7 @@ def make_label_info(classes: tuple[str, ...], stamp_ns: int, frame_id: str) -> L
     return LabelInfo(header=make_header(stamp_ns, frame_id), class_map=class_map, threshold=0.0)
 
 
-def _rows_at(points: NDArray[np.float32], dtype: np.dtype[Any], T: NDArray[np.float64] | None) -> NDArray[Any]:
+def _rows_at(points: NDArray[np.float32], dtype: np.dtype[Any], T: F64 | None) -> NDArray[Any]:
     """Rows of ``dtype`` with x, y and z of (N, 3) points moved by ``T``; far coordinates are float64."""
     moved: NDArray[Any] = points
     if T is not None:

@@ -13,7 +13,6 @@ import torch
 from embodied_perceptron_msgs.msg import GroundedPhrase as GroundedPhraseMessage
 from embodied_perceptron_msgs.msg import GroundingResult
 from geometry_msgs.msg import Point, PoseStamped, Vector3
-from numpy.typing import NDArray
 from std_msgs.msg import ColorRGBA
 from vision_msgs.msg import (
     BoundingBox3D,
@@ -25,7 +24,7 @@ from vision_msgs.msg import (
 from visualization_msgs.msg import Marker, MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import F64, make_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import (
     UNNAMED,
@@ -49,19 +48,19 @@ ObjectEventMessage: Any = getattr(embodied_perceptron_msgs.msg, "ObjectEvent", N
 # boxes
 
 
-def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+def box_pose(box: F64, T_out_world: F64 | None = None) -> F64:
     """(9,) box -> (4, 4) pose of its centre, moved by ``T_out_world``."""
     T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
     return T if T_out_world is None else T_out_world @ T
 
 
-def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:
+def box_to_message(box: F64, T_out_world: F64 | None = None) -> BoundingBox3D:
     """(9,) box -> vision_msgs/BoundingBox3D."""
     dx, dy, dz = (float(v) for v in box[3:6])
     return BoundingBox3D(center=matrix_to_pose(box_pose(box, T_out_world)), size=Vector3(x=dx, y=dy, z=dz))
 
 
-def message_to_box(message: BoundingBox3D, T_world_in: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+def message_to_box(message: BoundingBox3D, T_world_in: F64 | None = None) -> F64:
     """vision_msgs/BoundingBox3D -> (9,) box. Raises ``ValueError`` for a bad pose or a size that is not positive."""
     size = np.array([message.size.x, message.size.y, message.size.z])
     if not (np.isfinite(size).all() and (size > 0).all()):
@@ -76,9 +75,7 @@ def message_to_box(message: BoundingBox3D, T_world_in: NDArray[np.float64] | Non
 # detections
 
 
-def object_to_detection(
-    item: SceneObject, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
-) -> Detection3D:
+def object_to_detection(item: SceneObject, stamp_ns: int, frame_id: str, T_out_world: F64 | None = None) -> Detection3D:
     """Object -> vision_msgs/Detection3D: ``id`` is the persistent id; ``results`` are the published label and score,
     then other names (:attr:`.SceneObject.names`), best first."""
     box = box_to_message(item.box, T_out_world)
@@ -102,7 +99,7 @@ def detection_to_object(detection: Detection3D) -> SceneObject:
 
 
 def objects_to_detections(
-    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: F64 | None = None
 ) -> Detection3DArray:
     """Objects -> vision_msgs/Detection3DArray."""
     detections = [object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in objects]
@@ -110,7 +107,7 @@ def objects_to_detections(
 
 
 def conditions_to_detections(
-    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: F64 | None = None
 ) -> Detection3DArray:
     """Objects with a known condition -> vision_msgs/Detection3DArray, with the condition ("open") as class."""
     known = [replace(o, label=o.condition, names=()) for o in objects if o.condition]
@@ -123,7 +120,7 @@ def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
     return tuple(replace(detection_to_object(d), last_seen_ns=stamp_ns) for d in message.detections)
 
 
-def event_to_message(event: ObjectEvent, frame_id: str, T_out_world: NDArray[np.float64] | None = None) -> Any:
+def event_to_message(event: ObjectEvent, frame_id: str, T_out_world: F64 | None = None) -> Any:
     """Change of an object -> embodied_perceptron_msgs/ObjectEvent."""
     place = event.stamp_ns, frame_id, T_out_world
     ends = [o if o is None else replace(o, names=()) for o in (event.before, event.after)]
@@ -164,7 +161,7 @@ def object_markers(
     shown: Iterable[MarkerKey],
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None = None,
+    T_out_world: F64 | None = None,
     namespace: str = "objects",
 ) -> tuple[MarkerArray, set[MarkerKey]]:
     """Markers of objects: a translucent box, its edges and a text each; DELETE for vanished objects.
@@ -185,7 +182,7 @@ def grounding_markers(
     shown: Iterable[MarkerKey],
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None = None,
+    T_out_world: F64 | None = None,
     namespace: str = "answer",
 ) -> tuple[MarkerArray, set[MarkerKey]]:
     """Markers of an answer: the found object in green, ambiguous candidates in orange; see :func:`object_markers`."""
@@ -199,14 +196,14 @@ def grounding_markers(
 
 
 def _box_marker_triple(
-    box: NDArray[np.float64],
+    box: F64,
     rgb: tuple[float, float, float],
     text: str,
     namespace: str,
     marker_id: int,
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None,
+    T_out_world: F64 | None,
 ) -> list[Marker]:
     header = make_header(stamp_ns, frame_id)
     pose = matrix_to_pose(box_pose(box, T_out_world))
@@ -245,9 +242,9 @@ def grounding_to_message(
     query: Query,
     stamp_ns: int,
     frame_id: str,
-    T_out_world: NDArray[np.float64] | None = None,
+    T_out_world: F64 | None = None,
     *,
-    approach: NDArray[np.float64] | None = None,
+    approach: F64 | None = None,
     distance_m: float = math.nan,
 ) -> GroundingResult:
     """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first.

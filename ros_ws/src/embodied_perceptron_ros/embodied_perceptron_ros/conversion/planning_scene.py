@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_ros.conversion.objects import box_pose
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose
@@ -32,14 +32,14 @@ class PlanningScenes:
         self._object: type[Any] = CollisionObject
         self._solid: type[Any] = SolidPrimitive
         self._frame_id = ""
-        self._sent: dict[int, tuple[NDArray[np.float64], NDArray[np.float64], str]] = {}  # (4, 4) pose, size_m, label
+        self._sent: dict[int, tuple[F64, F64, str]] = {}  # (4, 4) pose, size_m, label
 
     def difference(
         self,
         objects: Iterable[SceneObject],
         stamp_ns: int,
         frame_id: str,
-        T_out_world: NDArray[np.float64] | None = None,
+        T_out_world: F64 | None = None,
         everything: bool = False,
     ) -> Any:
         """Return the moveit_msgs/PlanningScene for a planning scene that has what was returned before; None = nothing

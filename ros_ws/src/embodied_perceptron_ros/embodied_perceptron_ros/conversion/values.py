@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header
 
-from embodied_perceptron.geometry.transforms import Intrinsics, rotation_to_quaternion, transform_from_pose
+from embodied_perceptron.geometry.transforms import F64, Intrinsics, rotation_to_quaternion, transform_from_pose
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
@@ -62,25 +62,25 @@ def make_header(stamp_ns: int, frame_id: str) -> Header:
 # transforms
 
 
-def _vector(v: Any) -> NDArray[np.float64]:
+def _vector(v: Any) -> F64:
     return np.array([v.x, v.y, v.z], dtype=np.float64)
 
 
-def _quaternion(q: Quaternion) -> NDArray[np.float64]:
+def _quaternion(q: Quaternion) -> F64:
     return np.array([q.x, q.y, q.z, q.w], dtype=np.float64)
 
 
-def transform_to_matrix(transform: Transform) -> NDArray[np.float64]:
+def transform_to_matrix(transform: Transform) -> F64:
     """geometry_msgs/Transform -> (4, 4). Raises ``ValueError`` for non-finite values and non-unit quaternions."""
     return transform_from_pose(_vector(transform.translation), _quaternion(transform.rotation))
 
 
-def pose_to_matrix(pose: Pose) -> NDArray[np.float64]:
+def pose_to_matrix(pose: Pose) -> F64:
     """geometry_msgs/Pose -> (4, 4). Raises ``ValueError`` like :func:`transform_to_matrix`."""
     return transform_from_pose(_vector(pose.position), _quaternion(pose.orientation))
 
 
-def matrix_to_transform(T: NDArray[np.float64]) -> Transform:
+def matrix_to_transform(T: F64) -> Transform:
     """(4, 4) rigid transform -> geometry_msgs/Transform."""
     x, y, z, w = (float(v) for v in rotation_to_quaternion(T[:3, :3]))
     return Transform(
@@ -89,7 +89,7 @@ def matrix_to_transform(T: NDArray[np.float64]) -> Transform:
     )
 
 
-def matrix_to_pose(T: NDArray[np.float64]) -> Pose:
+def matrix_to_pose(T: F64) -> Pose:
     """(4, 4) rigid transform -> geometry_msgs/Pose."""
     x, y, z, w = (float(v) for v in rotation_to_quaternion(T[:3, :3]))
     return Pose(
@@ -98,9 +98,7 @@ def matrix_to_pose(T: NDArray[np.float64]) -> Pose:
     )
 
 
-def make_transform_stamped(
-    T_parent_child: NDArray[np.float64], stamp_ns: int, parent: str, child: str
-) -> TransformStamped:
+def make_transform_stamped(T_parent_child: F64, stamp_ns: int, parent: str, child: str) -> TransformStamped:
     """(4, 4) pose of ``child`` in ``parent`` -> geometry_msgs/TransformStamped."""
     return TransformStamped(
         header=make_header(stamp_ns, parent), child_frame_id=child, transform=matrix_to_transform(T_parent_child)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 from nav_msgs.msg import Path
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.sensors.poses import Found
 from embodied_perceptron_ros.conversion.values import pose_to_matrix, stamp_to_ns
 from embodied_perceptron_ros.node.health import WARN
 from embodied_perceptron_ros.node.qos import qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.threads import SERVICE_LIMIT_S, STOP_LIMIT_S, TookTooLongError
 
-Poses = dict[tuple[str, int], NDArray[np.float64]]
+Poses = dict[tuple[str, int], F64]
 _HOLD_S = 10.0
 _MAX_POSES = 100_000  # one pose per second of a day
 
@@ -35,7 +35,7 @@ def corrected_poses(
     path: Path,
     fusion_frame: str,
     keyframes: Mapping[tuple[str, int], Any],
-    T_child_camera: Callable[[str, int], NDArray[np.float64]],
+    T_child_camera: Callable[[str, int], F64],
 ) -> tuple[Poses, int]:
     """Return the path's poses of stored keyframes, and the number of its stamps that belong to none.
 
@@ -76,7 +76,7 @@ class KeyframeCorrections:
         on_corrected: called after each correction with the (4, 4) motion of the newest part of the map.
     """
 
-    def __init__(self, node: Any, configured: Any, on_corrected: Callable[[NDArray[np.float64]], None]) -> None:
+    def __init__(self, node: Any, configured: Any, on_corrected: Callable[[F64], None]) -> None:
         self._node = node
         self._configured = configured
         self._on_corrected = on_corrected
@@ -141,7 +141,7 @@ class KeyframeCorrections:
         self._health.count("keyframes_corrected", correction.corrected)
         self._on_corrected(correction.motions[-1])
 
-    def _T_child_camera(self, camera: str, stamp_ns: int) -> NDArray[np.float64]:  # noqa: N802 - frames in names
+    def _T_child_camera(self, camera: str, stamp_ns: int) -> F64:  # noqa: N802 - frames in names
         if not self._child_frame:
             return np.eye(4)
         frame = self._configured.inbox.camera_frame(camera)

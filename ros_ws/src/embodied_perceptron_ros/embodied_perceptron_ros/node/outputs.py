@@ -5,28 +5,25 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import OccupancyGrid
-from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import F64, invert_transform
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.results import UNNAMED, ObjectEvent, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, ObjectEvent, OccupancyGrid2d, Perception
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
-from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, label_of, pixel
+from embodied_perceptron.visualization.drawing import color_of_class, draw_boxes_on_image
 from embodied_perceptron_ros.conversion.maps import (
     grid_to_message,
     grid_update,
@@ -53,37 +50,6 @@ from embodied_perceptron_ros.node.transforms import TransformSource
 _MOVED = 1e-4  # change of a pose (m, or of a rotation's entries) after which everything is published again
 _HOLD_S = 5.0  # how long diagnostics report a problem of an output
 _UNKNOWN = -1  # of an OccupancyGrid
-_FAR_PIXELS = 1e5  # OpenCV clips lines in 32-bit integers with 16 fractional bits
-
-
-def draw_objects(
-    color: NDArray[np.uint8],
-    intrinsics: Intrinsics,
-    T_world_camera: NDArray[np.float64],
-    objects: Iterable[SceneObject],
-) -> NDArray[np.uint8]:
-    """Copy the (H, W, 3) image and draw the edges and labels of visible boxes."""
-    image = np.ascontiguousarray(color).copy()
-    T_camera_world = invert_transform(T_world_camera)
-    for item in objects:
-        corners = transform_points(T_camera_world, box_corners(item.box[None])[0])
-        rgb = color_of_class(item.label)
-        seen: list[tuple[int, int]] = []
-        for a, b in BOX_EDGES:
-            segment = clip_to_near_plane(corners[a], corners[b])
-            if segment is None:
-                continue
-            ends = np.clip(pixel(np.stack(segment), intrinsics), -_FAR_PIXELS, _FAR_PIXELS)
-            first, second = ((round(float(u)), round(float(v))) for u, v in ends)
-            inside, start, end = cv2.clipLine((0, 0, intrinsics.width, intrinsics.height), first, second)
-            if inside:
-                cv2.line(image, start, end, rgb, 2, cv2.LINE_AA)
-                seen += [(start[0], start[1]), (end[0], end[1])]
-        if seen:
-            x, y = min(seen, key=lambda p: p[1])
-            where = (min(max(x, 2), max(intrinsics.width - 120, 2)), max(y - 6, 14))
-            cv2.putText(image, label_of(item), where, cv2.FONT_HERSHEY_SIMPLEX, 0.5, rgb, 1, cv2.LINE_AA)
-    return image
 
 
 @dataclass(frozen=True)
@@ -91,9 +57,9 @@ class OutputPose:
     """The frame of published results, and ``T_out_world`` from the map's frame to it (None = identity)."""
 
     frame_id: str
-    T_out_world: NDArray[np.float64] | None
+    T_out_world: F64 | None
 
-    def inverse(self) -> NDArray[np.float64] | None:
+    def inverse(self) -> F64 | None:
         """``T_world_out``."""
         return None if self.T_out_world is None else invert_transform(self.T_out_world)
 
@@ -103,7 +69,7 @@ def find_output_pose(
     fusion_frame: str,
     frame_id: str,
     stamp_ns: int,
-    T_fusion_map: NDArray[np.float64] | None = None,
+    T_fusion_map: F64 | None = None,
 ) -> OutputPose | str:
     """Pose for results of ``stamp_ns`` in ``frame_id``, or a message why there is none.
 
@@ -149,7 +115,6 @@ class Outputs:
         parameters: Callable[[], NodeParameters],
         camera_frame: Callable[[str], str],
     ) -> None:
-
         self._node = node
         self._transforms = transforms
         self._health = health
@@ -287,7 +252,7 @@ class Outputs:
     def _publish_grid(
         self,
         grid: OccupancyGrid2d,
-        place: tuple[int, str, NDArray[np.float64] | None],
+        place: tuple[int, str, F64 | None],
         full_s: float,
         everything: bool,
     ) -> None:
@@ -342,7 +307,9 @@ class Outputs:
             return
         if self._overlay_limit.allows(parameters.overlay_hz, everything):
             frame = source.frame
-            drawn = draw_objects(frame.color, frame.intrinsics, source.T_world_camera, perception.objects)
+            colors = {thing.id: color_of_class(thing.label) for thing in perception.objects}
+            pose = source.T_world_camera
+            drawn = draw_boxes_on_image(frame.color, perception.objects, pose, frame.intrinsics, colors)
             self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
 

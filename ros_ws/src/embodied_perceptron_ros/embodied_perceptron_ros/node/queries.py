@@ -23,14 +23,13 @@ import numpy as np
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask
-from numpy.typing import NDArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.lifecycle import LifecycleNode
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.geometry.transforms import F64, invert_transform
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import EventKind, Grounding, GroundingStatus, ObjectEvent
@@ -218,7 +217,7 @@ class QueryWorker:
                 self._map_changed = True
                 self._condition.notify()
 
-    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+    def move_viewpoints(self, motion: F64) -> None:
         """Move the viewpoints of standing queries by ``motion`` (4, 4), as the map was moved."""
         with self._condition:
             for query_id, answer in self._standing.items():
@@ -422,9 +421,7 @@ class ViewpointError(LookupError):
     """The viewpoint's frame has no pose in the map."""
 
 
-def find_viewpoint(
-    transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int, now_ns: int
-) -> NDArray[np.float64]:
+def find_viewpoint(transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int, now_ns: int) -> F64:
     """(4, 4) ``T_fusion_frame`` of ``frame_id`` at ``stamp_ns`` (0 = now).
 
     For now, and for a stamp that transforms have not reached yet, the newest pose is used. Raises
@@ -545,7 +542,7 @@ class GroundingInterface:
         if self._worker is not None:
             self._worker.map_changed()
 
-    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+    def move_viewpoints(self, motion: F64) -> None:
         """Apply a correction of the map, ``motion`` (4, 4), to the viewpoints of standing queries."""
         if self._worker is not None:
             self._worker.move_viewpoints(motion)
@@ -595,7 +592,7 @@ class GroundingInterface:
         """The fusion frame, for answers without a position."""
         return OutputPose(self._parameters().fusion_frame, self._perceptron.map.published.T_world_map)
 
-    def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
+    def _viewpoint(self, stamp_ns: int) -> F64 | None:
         """(4, 4) pose of the robot in the map at ``stamp_ns`` (0 = now); None before the first frame."""
         parameters, newest = self._parameters(), self._perceptron.newest_frame
         frame_id = parameters.viewpoint_frame or ("" if newest is None else self._camera_frame(newest.frame.camera))
@@ -660,7 +657,7 @@ class GroundingInterface:
             self._on_answer(grounding)
         return message, markers
 
-    def _approach(self, grounding: Grounding) -> tuple[NDArray[np.float64] | None, float]:
+    def _approach(self, grounding: Grounding) -> tuple[F64 | None, float]:
         """(4, 4) pose to go to for the found object (None: there is none), and its distance from the robot now."""
         if grounding.status != GroundingStatus.FOUND or not grounding.candidates:
             return None, math.nan

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
@@ -25,7 +24,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.time import Time
 from tf2_msgs.msg import TFMessage
 
-from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.geometry.transforms import F64, invert_transform
 from embodied_perceptron.sensors.poses import (
     Disconnected,
     Found,
@@ -82,7 +81,7 @@ class _LastSet:
 
     sender: bytes
     parent: str
-    position: NDArray[np.float64]
+    position: F64
     received_s: float
     rival: _LastSet | None = None
     turns: int = 0
@@ -359,7 +358,7 @@ class MapFramePublisher:
         self._perceptron = perceptron
         self._frames = map_frame, fusion_frame
         self._lock = threading.Lock()
-        self._published: NDArray[np.float64] | None = None
+        self._published: F64 | None = None
         self._publisher = node.create_publisher(TFMessage, "/tf_static", latched_qos())
 
     def update(self) -> None:

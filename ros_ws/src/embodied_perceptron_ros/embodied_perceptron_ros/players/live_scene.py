@@ -160,14 +160,16 @@ def with_events(objects: Sequence[SceneObject], events: Sequence[ObjectEvent]) -
     """Objects with the history that events tell, and those that left."""
     known = {o.id: o for o in objects}
     for event in events:
-        thing = event.object
-        if event.id not in known:
-            known[event.id] = replace(thing, state=ObjectState.GONE)
+        thing, former = event.object, known.pop(event.formerly, None)
+        mine = known.setdefault(event.id, replace(thing, state=ObjectState.GONE))
+        if event.formerly:
+            ids = () if former is None else former.merged_from
+            mine = replace(mine, merged_from=(*mine.merged_from, *ids, event.formerly))
         x, y, z = thing.box[:3].tolist()
         words = thing.condition if event.kind == EventKind.STATE else thing.label
         words = words if event.kind in (EventKind.STATE, EventKind.RENAMED) else ""
         entry = HistoryEntry(event.stamp_ns, event.kind, (x, y, z), event.confidence, words, event.reason)
-        known[event.id] = replace(known[event.id], history=(*known[event.id].history, entry))
+        known[event.id] = replace(mine, history=(*mine.history, entry))
     return tuple(known.values())
 
 

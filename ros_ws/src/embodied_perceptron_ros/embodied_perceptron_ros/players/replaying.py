@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_perceptron.apps.replay import write_perception
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.bag import BagRecording
 from embodied_perceptron.recordings.open import open_recording
@@ -303,7 +303,7 @@ def final_perception(outcome: ReplayOutcome) -> Perception:
     return replace(perceptron.perceive(), objects=objects, tentative=(), stale=())
 
 
-def walk(source: Path, images: int) -> tuple[NDArray[np.float64], list[PosedFrame]]:
+def walk(source: Path, images: int) -> tuple[F64, list[PosedFrame]]:
     """(N, 3) camera positions of all frames of a recording, and about ``images`` of its frames."""
     recording = open_recording(source)
     every = max(1, len(recording) // max(1, images))
@@ -334,8 +334,6 @@ def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
     }
 
 
-def write_result_files(
-    out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: NDArray[np.float64]
-) -> None:
+def write_result_files(out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: F64) -> None:
     """Write the files of a direct replay into ``out``, with the published voxel labels."""
     write_perception(out, perception, positions_m, timings(outcome, perception), outcome.semantic)

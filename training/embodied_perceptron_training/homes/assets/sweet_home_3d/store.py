@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2, face_normals
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part, Surface
 from embodied_perceptron_training.homes.rendering.materials import COLORS, Material, Rgb
 
-F64 = NDArray[np.float64]
 FOLDER = Path(__file__).parent
 FAMILY_PREFIX = "sweet_home_3d."
 _KINDS = ("plain", "wood", "fabric", "metal", "glass", "screen")

@@ -1,9 +1,9 @@
 """Choose the family of each object of a home of version 2, and vary its size.
 
-A *family* is one function that makes objects of a kind, or one Sweet Home 3D model; a *role* is the family of version 1
-that a recipe asks for. A role is filled by its own family, an alternative or a model. A fifth of the families
-(:data:`UNSEEN`, and those marked in the models' file) is held out for test homes; every category with two or more
-families keeps one for training.
+A *family* is one function that builds an object of a kind in an empty builder, or one Sweet Home 3D model; a *role* is
+the family of version 1 that a recipe asks for. A role is filled by its own family, an alternative or a model. A fifth
+of the families (:data:`UNSEEN`, and those marked in the models' file) is held out for test homes; every category with
+two or more families keeps one for training.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets import bath, decor, electronics, furniture, kitchen, small, soft
-from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2
+from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, MeshBuilder, Piece, face_areas_m2
 from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import ModelStore, StoredModel
 from embodied_perceptron_training.homes.assets.varied import clutter, greenery, seats, storage, tables, tableware
 
 Rng = np.random.Generator
-F64 = NDArray[np.float64]
-Family = Callable[[Rng], ObjectModel]
+Family = Callable[[Rng, MeshBuilder], ObjectModel]
 
 # role -> alternatives to its own family
 ALTERNATIVES: Mapping[Family, tuple[Family, ...]] = {
@@ -160,7 +159,7 @@ class Catalogue:
             options = [f for f in options if f not in held_out] or [_STAND_INS[role]]
         weights = np.array([_OWN_WEIGHT if f is role else 1.0 for f in options])
         family = options[int(rng.choice(len(options), p=weights / weights.sum()))]
-        model = family(rng)
+        model = family(rng, MeshBuilder())
         return with_family(resized(model, size_jitter(model, rng)), family_name(family))
 
     def _draw_stored(self, role: Family, stored: tuple[StoredModel, ...], rng: Rng) -> FamilyModel:
@@ -170,14 +169,14 @@ class Catalogue:
         if self.unseen and held_out and rng.random() < _UNSEEN_SHARE:
             options = held_out
         chosen = options[int(rng.integers(len(options)))]
-        model = self.models.object(chosen, role(rng), rng)
+        model = self.models.object(chosen, role(rng, MeshBuilder()), rng)
         return with_family(resized(model, size_jitter(model, rng)), chosen.family, chosen.unseen)
 
     def distractor(self, size_m: float, rng: Rng) -> FamilyModel:
         """An unlabelled object of about ``size_m``."""
         shapes = [s for s in clutter.SHAPES if self.unseen or family_name(s) not in UNSEEN]
         shape = shapes[int(rng.integers(len(shapes)))]
-        return with_family(shape(rng, size_m), family_name(shape))
+        return with_family(shape(rng, MeshBuilder(), size_m), family_name(shape))
 
 
 def size_jitter(model: ObjectModel, rng: Rng) -> F64:

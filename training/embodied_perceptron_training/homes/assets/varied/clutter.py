@@ -10,16 +10,15 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import F64
 from embodied_perceptron_training.homes.assets.common import Rng, model
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 UNLABELLED = "object"  # EmbodiedScan's category without a class
-Shape = Callable[[Rng, float], ObjectModel]
-F64 = NDArray[np.float64]
+Shape = Callable[[Rng, MeshBuilder, float], ObjectModel]
 _TILES = ("plain", "plain", "wood", "marble", "weave", "felt", "carpet", "stripes", "brushed", "wallpaper", "leaf",
           "checker")  # fmt: skip
 _PICTURES = ("cover", "label", "text", "map", "calendar", "abstract pattern", "flower", "heart", "fish")
@@ -55,9 +54,8 @@ def _noise(rng: Rng, shape: tuple[int, int], waves: int = 4) -> F64:
     return total / 1.5
 
 
-def papers(rng: Rng, size_m: float) -> ObjectModel:
+def papers(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """Sheets of paper on top of each other."""
-    b = MeshBuilder()
     for k in range(int(rng.integers(1, 7))):
         w, d = size_m * rng.uniform(0.35, 0.7), size_m * rng.uniform(0.45, 0.9)
         at = (*rng.normal(0, 0.12 * size_m, 2), 0.001 + 0.0025 * k)
@@ -65,9 +63,8 @@ def papers(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def cloth(rng: Rng, size_m: float) -> ObjectModel:
+def cloth(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A dropped cloth with folds."""
-    b = MeshBuilder()
     n = 13
     s = np.linspace(-0.5, 0.5, n)
     x, y = np.meshgrid(s * size_m, s * size_m * rng.uniform(0.5, 1.0))
@@ -79,9 +76,8 @@ def cloth(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def lump(rng: Rng, size_m: float) -> ObjectModel:
+def lump(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A round lump, like dough, a stone or crumpled foil."""
-    b = MeshBuilder()
     rows, columns = 9, 13
     phi = np.linspace(-np.pi / 2, np.pi / 2, rows)[:, None]
     theta = np.linspace(-np.pi, np.pi, columns)[None]
@@ -96,9 +92,8 @@ def lump(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def sack(rng: Rng, size_m: float) -> ObjectModel:
+def sack(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """An open or closed bag with or without handles."""
-    b = MeshBuilder()
     m = any_material(rng)
     around, along = 17, 8
     v = np.linspace(0, 1, along)
@@ -118,9 +113,8 @@ def sack(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def tool(rng: Rng, size_m: float) -> ObjectModel:
+def tool(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A handle with a head, like a hammer, a whisk, a drill or a brush."""
-    b = MeshBuilder()
     r = size_m * rng.uniform(0.02, 0.06)
     b.rod((-size_m / 2, 0, r * 1.2), (size_m * 0.25, 0, r * 1.2), r, any_material(rng), 8)
     head = any_material(rng)
@@ -139,9 +133,8 @@ def tool(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def tangle(rng: Rng, size_m: float) -> ObjectModel:
+def tangle(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A cable, a hose or a rope in loops."""
-    b = MeshBuilder()
     m = any_material(rng)
     r = max(0.003, size_m * rng.uniform(0.008, 0.02))
     turns, n = rng.uniform(1.0, 4.0), 26
@@ -157,9 +150,8 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def wrapping(rng: Rng, size_m: float) -> ObjectModel:
+def wrapping(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A printed packet."""
-    b = MeshBuilder()
     w, d, h = size_m * rng.uniform(0.4, 1.0), size_m * rng.uniform(0.2, 0.8), size_m * rng.uniform(0.08, 0.7)
     m = any_material(rng)
     b.box((w, d, h), (0, 0, h / 2), m, faces={"-y": any_face(rng), "+z": any_face(rng), "+x": any_face(rng)})
@@ -168,9 +160,8 @@ def wrapping(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def gadget(rng: Rng, size_m: float) -> ObjectModel:
+def gadget(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A few stacked random bodies, like an unknown appliance."""
-    b = MeshBuilder()
     z = 0.0
     for _ in range(int(rng.integers(2, 5))):
         w, d, h = size_m * rng.uniform(0.15, 0.8), size_m * rng.uniform(0.15, 0.6), size_m * rng.uniform(0.1, 0.4)
@@ -189,9 +180,8 @@ def gadget(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def heap(rng: Rng, size_m: float) -> ObjectModel:
+def heap(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A heap of several small bodies."""
-    b = MeshBuilder()
     for _ in range(int(rng.integers(4, 10))):
         s = size_m * rng.uniform(0.1, 0.3)
         at = (*rng.normal(0, 0.2 * size_m, 2), s * rng.uniform(0.3, 0.8))
@@ -203,9 +193,8 @@ def heap(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def frame(rng: Rng, size_m: float) -> ObjectModel:
+def frame(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A frame of rods, like a drying rack."""
-    b = MeshBuilder()
     m, r = any_material(rng), max(0.004, size_m * 0.012)
     points = rng.uniform(-0.5, 0.5, (int(rng.integers(5, 9)), 3)) * size_m * np.array([1.0, 0.7, 0.0])
     points[:, 2] = rng.uniform(0.05, 0.8, len(points)) * size_m
@@ -217,9 +206,8 @@ def frame(rng: Rng, size_m: float) -> ObjectModel:
     return _thing(b)
 
 
-def organic(rng: Rng, size_m: float) -> ObjectModel:
+def organic(rng: Rng, b: MeshBuilder, size_m: float) -> ObjectModel:
     """A bunch of branches, dried flowers or feathers."""
-    b = MeshBuilder()
     m, tip = any_material(rng), any_material(rng)
     for _ in range(int(rng.integers(5, 12))):
         d = np.array([*rng.normal(0, 0.5, 2), rng.uniform(0.4, 1.0)])

@@ -38,9 +38,8 @@ def _blade(
     b.sheet(np.stack([along - half[:, None] * across, along, along + half[:, None] * across], 1), m, 0.002)
 
 
-def tall_plant(rng: Rng) -> ObjectModel:
+def tall_plant(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A plant of 1.2 to 2.2 m with stems and tufts of long leaves."""
-    b = MeshBuilder()
     leaf, bark = _leaf(rng), mat.Material((0.42, 0.32, 0.22), "wood", 2, 0.3, color_name="brown")
     pot_h, r, h = rng.uniform(0.25, 0.42), rng.uniform(0.15, 0.24), rng.uniform(1.2, 2.2)
     _planter(b, rng, r, pot_h)
@@ -54,9 +53,8 @@ def tall_plant(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("potted plant", "tall plant", "houseplant"), has_front=False, size="large")
 
 
-def palm(rng: Rng) -> ObjectModel:
+def palm(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Fronds that rise from the pot and bend outwards."""
-    b = MeshBuilder()
     leaf = _leaf(rng)
     pot_h, r = rng.uniform(0.22, 0.36), rng.uniform(0.14, 0.22)
     _planter(b, rng, r, pot_h)
@@ -67,9 +65,8 @@ def palm(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("palm", "potted plant"), has_front=False)
 
 
-def round_tree(rng: Rng) -> ObjectModel:
+def round_tree(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A stem with a crown of many small leaves."""
-    b = MeshBuilder()
     leaf, bark = _leaf(rng), mat.Material((0.42, 0.32, 0.22), "wood", 1, 0.3, color_name="brown")
     pot_h, r, h = rng.uniform(0.2, 0.36), rng.uniform(0.13, 0.2), rng.uniform(0.9, 1.8)
     _planter(b, rng, r, pot_h)
@@ -83,9 +80,8 @@ def round_tree(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("potted plant", "small tree"), has_front=False)
 
 
-def hanging_plant(rng: Rng) -> ObjectModel:
+def hanging_plant(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A pot on cords below the ceiling, with leaves that hang down."""
-    b = MeshBuilder()
     leaf = _leaf(rng)
     cord = mat.fabric(rng, ("white", "beige", "brown"))
     r, pot_h, drop = rng.uniform(0.09, 0.15), rng.uniform(0.12, 0.18), rng.uniform(0.3, 0.7)
@@ -103,9 +99,8 @@ def hanging_plant(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("hanging plant",), has_front=False, style="hanging")
 
 
-def cactus(rng: Rng) -> ObjectModel:
+def cactus(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cactus of a few columns."""
-    b = MeshBuilder()
     leaf = _leaf(rng)
     scale = rng.uniform(0.5, 1.6)
     _planter(b, rng, 0.07 * scale, 0.09 * scale)
@@ -116,9 +111,8 @@ def cactus(rng: Rng) -> ObjectModel:
     return model("plant", b, leaf, synonyms=("cactus", "small plant"), has_front=False, size="small")
 
 
-def grass_pot(rng: Rng) -> ObjectModel:
+def grass_pot(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small pot with long thin leaves or herbs."""
-    b = MeshBuilder()
     leaf = _leaf(rng)
     r, h = rng.uniform(0.05, 0.09), rng.uniform(0.07, 0.13)
     _planter(b, rng, r, h)

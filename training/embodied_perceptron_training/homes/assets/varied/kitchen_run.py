@@ -17,10 +17,15 @@ _BASIN_D, _BASIN_H = 0.4, 0.17
 
 
 def base_cabinet(
-    rng: Rng, width: float, front: mat.Material, handle: mat.Material, with_drawers: bool, open_top: bool = False
+    rng: Rng,
+    b: MeshBuilder,
+    width: float,
+    front: mat.Material,
+    handle: mat.Material,
+    with_drawers: bool,
+    open_top: bool = False,
 ) -> ObjectModel:
     """A base cabinet; ``open_top`` leaves room for a basin."""
-    b = MeshBuilder()
     t, foot = 0.018, 0.1
     for s in (-1, 1):
         b.box((t, BASE_D, BASE_H - foot), (s * (width - t) / 2, 0, foot + (BASE_H - foot) / 2), front)
@@ -44,9 +49,8 @@ def base_cabinet(
     return model("cabinet", b, front, parts, synonyms=("kitchen cabinet", "base cabinet"))
 
 
-def built_in_dishwasher(rng: Rng) -> ObjectModel:
+def built_in_dishwasher(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A dishwasher below the work top."""
-    b = MeshBuilder()
     m, steel = mat.metal(rng, ("white", "gray", "black")), mat.metal(rng, ("gray",))
     w, d = 0.6, 0.54
     b.box((w, d, BASE_H - 0.002), (0, 0, (BASE_H - 0.002) / 2), m)
@@ -58,9 +62,10 @@ def built_in_dishwasher(rng: Rng) -> ObjectModel:
     return model("dishwasher", b, m, [part])
 
 
-def worktop(length: float, top: mat.Material, cut: tuple[float, float] | None, splash: bool) -> ObjectModel:
+def worktop(
+    b: MeshBuilder, length: float, top: mat.Material, cut: tuple[float, float] | None, splash: bool
+) -> ObjectModel:
     """A work top of ``length`` metres, its base at z = 0; ``cut`` is (centre x, width) of a basin."""
-    b = MeshBuilder()
     surfaces = []
     left, right = -length / 2, length / 2
     spans = [(left, right)] if cut is None else [(left, cut[0] - cut[1] / 2), (cut[0] + cut[1] / 2, right)]
@@ -79,9 +84,8 @@ def worktop(length: float, top: mat.Material, cut: tuple[float, float] | None, s
     return model("counter", b, top, surfaces=surfaces, synonyms=("kitchen counter", "work top"))
 
 
-def basin(rng: Rng, width: float) -> ObjectModel:
+def basin(rng: Rng, b: MeshBuilder, width: float) -> ObjectModel:
     """A steel or ceramic basin with a tap for a cut-out of ``width``; the rim is at z = 0."""
-    b = MeshBuilder()
     m = SINK_STEEL if rng.random() < 0.75 else mat.ceramic(rng, ("white", "black", "gray"))
     t, w, d = 0.008, width - 0.004, _BASIN_D - 0.004
     for s in (-1, 1):

@@ -10,9 +10,8 @@ from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 
-def cantilever_chair(rng: Rng) -> ObjectModel:
+def cantilever_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A chair on a bent tube, without rear legs."""
-    b = MeshBuilder()
     steel = mat.metal(rng, ("gray", "gray", "black"))
     cover = mat.leather(rng) if rng.random() < 0.5 else mat.fabric(rng, ("black", "gray", "beige", "brown", "blue"))
     w, d, h = rng.uniform(0.44, 0.54), rng.uniform(0.46, 0.56), rng.uniform(0.42, 0.48)
@@ -48,9 +47,8 @@ def _bowl(b: MeshBuilder, w: float, d: float, z: float, back: float, material: m
     b.sheet(grid, material, thick)
 
 
-def shell_chair(rng: Rng) -> ObjectModel:
+def shell_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A moulded shell on thin legs or on a star."""
-    b = MeshBuilder()
     shell = mat.plastic(rng) if rng.random() < 0.7 else mat.wood(rng)
     w, d, h = rng.uniform(0.44, 0.54), rng.uniform(0.46, 0.54), rng.uniform(0.42, 0.47)
     _bowl(b, w, d, h, rng.uniform(0.34, 0.44), shell, 0.012)
@@ -67,9 +65,8 @@ def shell_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, shell, surfaces=[surface], synonyms=("shell chair", "seat"), style="shell")
 
 
-def folding_chair(rng: Rng) -> ObjectModel:
+def folding_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A folding chair: crossed legs, thin boards."""
-    b = MeshBuilder()
     frame = mat.metal(rng) if rng.random() < 0.6 else mat.wood(rng)
     board = mat.plastic(rng) if rng.random() < 0.5 else frame
     w, d, h, top = rng.uniform(0.4, 0.46), 0.42, rng.uniform(0.43, 0.46), rng.uniform(0.76, 0.85)
@@ -82,9 +79,8 @@ def folding_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, board, surfaces=[surface], synonyms=("folding chair", "seat"), style="folding")
 
 
-def mesh_office_chair(rng: Rng) -> ObjectModel:
+def mesh_office_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A swivel chair with a mesh back, a head rest and wide arms."""
-    b = MeshBuilder()
     dark, net = mat.plastic(rng, ("black", "gray", "white")), mat.fabric(rng, ("black", "gray", "blue", "green"))
     h, back = rng.uniform(0.45, 0.54), rng.uniform(0.5, 0.65)
     for k in range(5):
@@ -110,9 +106,8 @@ def mesh_office_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, net, surfaces=[surface], synonyms=("office chair", "desk chair"), style="office")
 
 
-def wing_chair(rng: Rng) -> ObjectModel:
+def wing_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A high upholstered chair with wings, on thin legs."""
-    b = MeshBuilder()
     cover = mat.leather(rng) if rng.random() < 0.3 else mat.fabric(rng)
     w, d, h, top = rng.uniform(0.66, 0.78), rng.uniform(0.72, 0.82), 0.42, rng.uniform(1.0, 1.15)
     four_legs(b, w - 0.08, d - 0.08, 0.2, 0.035, mat.wood(rng), round_=True)
@@ -125,9 +120,8 @@ def wing_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, cover, surfaces=[surface], synonyms=("wing chair", "armchair"), style="upholstered")
 
 
-def barrel_chair(rng: Rng) -> ObjectModel:
+def barrel_chair(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round easy chair with a curved back."""
-    b = MeshBuilder()
     cover = mat.fabric(rng)
     r, h, top = rng.uniform(0.36, 0.44), rng.uniform(0.38, 0.44), rng.uniform(0.66, 0.8)
     b.cylinder(r * 0.95, h - 0.1, (0, 0, 0.06 + (h - 0.1) / 2), cover, segments=20)
@@ -146,9 +140,8 @@ def barrel_chair(rng: Rng) -> ObjectModel:
     return model("chair", b, cover, surfaces=[surface], synonyms=("tub chair", "armchair"), style="upholstered")
 
 
-def corner_couch(rng: Rng) -> ObjectModel:
+def corner_couch(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An L-shaped couch."""
-    b = MeshBuilder()
     cover = mat.leather(rng) if rng.random() < 0.3 else mat.fabric(rng)
     w, d = rng.uniform(2.1, 3.1), rng.uniform(0.82, 0.98)
     reach = rng.uniform(1.4, 2.1)
@@ -180,9 +173,8 @@ def corner_couch(rng: Rng) -> ObjectModel:
     return model("couch", b, cover, surfaces=[seat], synonyms=("corner sofa", "sectional sofa", "sofa"), style="corner")
 
 
-def lounge_couch(rng: Rng) -> ObjectModel:
+def lounge_couch(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A couch on slim legs with thin arms, up to 2.6 m wide."""
-    b = MeshBuilder()
     cover, legs = mat.fabric(rng) if rng.random() < 0.7 else mat.leather(rng), mat.metal(rng)
     w, d, h = rng.uniform(1.7, 2.6), rng.uniform(0.78, 0.9), rng.uniform(0.38, 0.44)
     four_legs(b, w - 0.1, d - 0.1, 0.16, 0.03, legs, round_=True)
@@ -196,9 +188,8 @@ def lounge_couch(rng: Rng) -> ObjectModel:
     return model("couch", b, cover, surfaces=[seat], synonyms=("sofa", "settee"), style="lounge")
 
 
-def daybed(rng: Rng) -> ObjectModel:
+def daybed(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A couch without arms: a mattress on a frame and rolls along the wall."""
-    b = MeshBuilder()
     frame, cover = mat.wood(rng), mat.fabric(rng)
     w, d, h = rng.uniform(1.8, 2.1), rng.uniform(0.8, 0.95), rng.uniform(0.36, 0.44)
     four_legs(b, w - 0.04, d - 0.04, h - 0.2, 0.06, frame)
@@ -211,9 +202,8 @@ def daybed(rng: Rng) -> ObjectModel:
     return model("couch", b, cover, surfaces=[seat], synonyms=("daybed", "sofa"), style="daybed")
 
 
-def block_stool(rng: Rng) -> ObjectModel:
+def block_stool(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A stool of three boards or one block."""
-    b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.7 else mat.plastic(rng)
     h, w = rng.uniform(0.38, 0.5), rng.uniform(0.28, 0.4)
     if rng.random() < 0.5:
@@ -226,9 +216,8 @@ def block_stool(rng: Rng) -> ObjectModel:
                  synonyms=("low stool",))  # fmt: skip
 
 
-def bar_stool(rng: Rng) -> ObjectModel:
+def bar_stool(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A high stool on a central column, with a low back."""
-    b = MeshBuilder()
     steel, cover = mat.metal(rng), mat.leather(rng)
     h = rng.uniform(0.64, 0.8)
     b.lathe([(0, 0), (0.2, 0), (0.19, 0.02), (0.03, 0.04), (0.03, h - 0.05), (0, h - 0.05)], steel, 20)
@@ -237,9 +226,8 @@ def bar_stool(rng: Rng) -> ObjectModel:
     return model("stool", b, cover, surfaces=[top_surface(0.24, 0.2, h, "seat", 0.3)], synonyms=("bar stool",))
 
 
-def slatted_bench(rng: Rng) -> ObjectModel:
+def slatted_bench(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A bench of slats with a back."""
-    b = MeshBuilder()
     wood, legs = mat.wood(rng), mat.metal(rng)
     w, d, h = rng.uniform(1.1, 1.7), 0.42, 0.45
     for y in np.linspace(-d / 2 + 0.05, d / 2 - 0.08, 4):

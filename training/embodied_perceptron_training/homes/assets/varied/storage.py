@@ -24,9 +24,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 _GLASS = mat.Material((0.68, 0.76, 0.76), gloss=0.85, substance="glass")
 
 
-def cube_shelf(rng: Rng) -> ObjectModel:
+def cube_shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shelf of square cells."""
-    b = MeshBuilder()
     m = mat.wood(rng, ("painted", "oak", "birch", "ebony", "walnut"))
     columns, rows = int(rng.integers(1, 5)), int(rng.integers(2, 6))
     cell, d, t = rng.uniform(0.32, 0.38), rng.uniform(0.3, 0.4), 0.025
@@ -47,9 +46,8 @@ def cube_shelf(rng: Rng) -> ObjectModel:
     return model("shelf", b, m, surfaces=surfaces, synonyms=("bookshelf", "cube shelf"))
 
 
-def ladder_shelf(rng: Rng) -> ObjectModel:
+def ladder_shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Boards between two leaning ladders."""
-    b = MeshBuilder()
     m, frame = mat.wood(rng), mat.metal(rng) if rng.random() < 0.5 else mat.wood(rng)
     w, h = rng.uniform(0.55, 0.9), rng.uniform(1.5, 1.95)
     surfaces = []
@@ -65,9 +63,8 @@ def ladder_shelf(rng: Rng) -> ObjectModel:
     return model("shelf", b, m, surfaces=surfaces, synonyms=("bookshelf", "ladder shelf"))
 
 
-def metal_shelf(rng: Rng) -> ObjectModel:
+def metal_shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A workshop shelf of four posts and metal boards."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("gray", "gray", "black", "white", "blue"))
     w, d, h = rng.uniform(0.8, 1.4), rng.uniform(0.35, 0.5), rng.uniform(1.5, 2.0)
     four_legs(b, w, d, h, 0.035, m)
@@ -80,9 +77,8 @@ def metal_shelf(rng: Rng) -> ObjectModel:
     return model("shelf", b, m, surfaces=surfaces, synonyms=("metal shelf", "storage rack"))
 
 
-def ledge_shelf(rng: Rng) -> ObjectModel:
+def ledge_shelf(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Two or three boards on rails on the wall."""
-    b = MeshBuilder()
     m, rail = mat.wood(rng), mat.metal(rng)
     w, d, count = rng.uniform(0.6, 1.2), rng.uniform(0.18, 0.26), int(rng.integers(2, 4))
     step = rng.uniform(0.24, 0.32)
@@ -98,9 +94,8 @@ def ledge_shelf(rng: Rng) -> ObjectModel:
     return model("shelf", b, m, surfaces=surfaces, synonyms=("wall shelf",), style="wall")
 
 
-def glass_cabinet(rng: Rng) -> ObjectModel:
+def glass_cabinet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A tall cabinet with panes in its doors."""
-    b = MeshBuilder()
     m, handle = mat.wood(rng), mat.metal(rng)
     w, d, h = rng.uniform(0.7, 1.1), rng.uniform(0.34, 0.42), rng.uniform(1.5, 2.0)
     t = carcass(b, w, d, h, m)
@@ -115,9 +110,8 @@ def glass_cabinet(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, parts, surfaces, ("display cabinet", "glass cabinet", "cupboard"))
 
 
-def filing_cabinet(rng: Rng) -> ObjectModel:
+def filing_cabinet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """Drawers of sheet metal."""
-    b = MeshBuilder()
     m, handle = mat.metal(rng, ("gray", "white", "black", "beige", "green")), mat.metal(rng, ("gray",))
     w, d, rows = rng.uniform(0.4, 0.5), rng.uniform(0.5, 0.65), int(rng.integers(2, 5))
     h = 0.05 + rows * rng.uniform(0.28, 0.33)
@@ -129,9 +123,8 @@ def filing_cabinet(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, parts, tops, ("filing cabinet", "drawers"))
 
 
-def sideboard(rng: Rng) -> ObjectModel:
+def sideboard(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A long low cabinet on slim legs with sliding doors, up to 2.4 m wide."""
-    b = MeshBuilder()
     m, front = mat.wood(rng), mat.wood(rng)
     w, d, h = rng.uniform(1.3, 2.4), rng.uniform(0.38, 0.48), rng.uniform(0.6, 0.85)
     four_legs(b, w - 0.2, d - 0.06, 0.16, 0.035, mat.metal(rng), round_=True)
@@ -142,9 +135,8 @@ def sideboard(rng: Rng) -> ObjectModel:
     return model("cabinet", b, m, surfaces=[top_surface(w, d, h, "decor")], synonyms=("sideboard", "credenza"))
 
 
-def open_wardrobe(rng: Rng) -> ObjectModel:
+def open_wardrobe(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wardrobe with sliding doors, sometimes one with a mirror."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.2, 2.4), rng.uniform(0.58, 0.66), rng.uniform(1.95, 2.25)
     carcass(b, w, d, h, m)
@@ -157,9 +149,8 @@ def open_wardrobe(rng: Rng) -> ObjectModel:
     return model("wardrobe", b, m, synonyms=("closet", "sliding wardrobe"))
 
 
-def tallboy(rng: Rng) -> ObjectModel:
+def tallboy(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A narrow high chest of drawers with round knobs."""
-    b = MeshBuilder()
     m, knob = mat.wood(rng), mat.metal(rng)
     w, d, h, rows = rng.uniform(0.45, 0.65), rng.uniform(0.38, 0.46), rng.uniform(1.0, 1.35), int(rng.integers(5, 7))
     b.box((w, d, h - 0.06), (0, 0, 0.06 + (h - 0.06) / 2), m)
@@ -172,9 +163,8 @@ def tallboy(rng: Rng) -> ObjectModel:
     return model("dresser", b, m, surfaces=[top_surface(w, d, h, "decor")], synonyms=("chest of drawers", "tallboy"))
 
 
-def crate(rng: Rng) -> ObjectModel:
+def crate(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A crate of slats or of plastic, open on top."""
-    b = MeshBuilder()
     wooden = rng.random() < 0.5
     colors = ("blue", "red", "green", "gray", "yellow", "black")
     m = mat.wood(rng, ("pine", "birch", "oak")) if wooden else mat.plastic(rng, colors)
@@ -195,9 +185,8 @@ def crate(rng: Rng) -> ObjectModel:
     )
 
 
-def open_carton(rng: Rng) -> ObjectModel:
+def open_carton(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A cardboard box with its flaps up or hanging."""
-    b = MeshBuilder()
     m = mat.Material((0.66, 0.5, 0.34), "felt", 0, 0.6, color_name="brown", substance="paper")
     w, d, h, t = rng.uniform(0.25, 0.6), rng.uniform(0.22, 0.45), rng.uniform(0.18, 0.45), 0.006
     b.box((w, d, t), (0, 0, t / 2), m)
@@ -211,9 +200,8 @@ def open_carton(rng: Rng) -> ObjectModel:
     return model("box", b, m, has_front=False, synonyms=("cardboard box", "carton"))
 
 
-def plastic_box(rng: Rng) -> ObjectModel:
+def plastic_box(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A storage box of plastic with a lid."""
-    b = MeshBuilder()
     m, lid = mat.plastic(rng), mat.plastic(rng, ("white", "gray", "blue", "black"))
     w, d, h = rng.uniform(0.28, 0.58), rng.uniform(0.2, 0.4), rng.uniform(0.14, 0.34)
     b.box((w * 0.94, d * 0.94, h), (0, 0, h / 2), m)
@@ -222,9 +210,8 @@ def plastic_box(rng: Rng) -> ObjectModel:
     return model("box", b, m, surfaces=surfaces, has_front=False, synonyms=("storage box", "tub"))
 
 
-def stand_display(rng: Rng) -> ObjectModel:
+def stand_display(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A large screen on a pole with a foot on wheels."""
-    b = MeshBuilder()
     dark, face = mat.plastic(rng, ("black", "gray")), mat.picture("screen", int(rng.integers(30)), emission=0.4)
     if rng.random() < 0.5:
         face = mat.Material((0.05, 0.05, 0.06), gloss=0.7)
@@ -239,9 +226,8 @@ def stand_display(rng: Rng) -> ObjectModel:
     return model("tv", b, dark, synonyms=("display", "television", "screen"), style="standing")
 
 
-def wide_monitor(rng: Rng) -> ObjectModel:
+def wide_monitor(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wide, slightly bent screen on a foot."""
-    b = MeshBuilder()
     dark = mat.plastic(rng, ("black", "gray", "white"))
     face = screen(rng)
     w, h, z = rng.uniform(0.6, 0.85), rng.uniform(0.33, 0.38), rng.uniform(0.1, 0.16)
@@ -254,9 +240,8 @@ def wide_monitor(rng: Rng) -> ObjectModel:
     return model("monitor", b, dark, synonyms=("screen", "computer screen"))
 
 
-def swing_bin(rng: Rng) -> ObjectModel:
+def swing_bin(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A square bin with a swinging lid, or a round waste-paper bin."""
-    b = MeshBuilder()
     if rng.random() < 0.6:
         m = mat.plastic(rng, ("white", "gray", "black", "green", "blue"))
         w, h = rng.uniform(0.26, 0.42), rng.uniform(0.45, 0.75)
@@ -270,9 +255,8 @@ def swing_bin(rng: Rng) -> ObjectModel:
     return model("bin", b, m, has_front=False, synonyms=("trash can", "waste bin"))
 
 
-def ribbed_radiator(rng: Rng) -> ObjectModel:
+def ribbed_radiator(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """An oil heater with ribs, on wheels."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "black", "gray"))
     count = int(rng.integers(5, 9))
     for k in range(count):
@@ -283,9 +267,8 @@ def ribbed_radiator(rng: Rng) -> ObjectModel:
     return model("heater", b, m, synonyms=("radiator", "oil heater"))
 
 
-def pegboard(rng: Rng) -> ObjectModel:
+def pegboard(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A board on the wall with notes."""
-    b = MeshBuilder()
     rim = mat.wood(rng)
     cork = mat.Material((0.72, 0.56, 0.36), "carpet", 1, 0.4, color_name="brown")
     w, h = rng.uniform(0.6, 1.3), rng.uniform(0.45, 0.9)

@@ -21,9 +21,8 @@ def _trestles(b: MeshBuilder, w: float, d: float, h: float, m: mat.Material) -> 
         b.box((0.05, d - 0.14, 0.05), (x, 0, h - 0.025), m)
 
 
-def long_table(rng: Rng) -> ObjectModel:
+def long_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A table for eight or more people, up to 3.5 m long."""
-    b = MeshBuilder()
     top = mat.wood(rng) if rng.random() < 0.8 else mat.stone(rng)
     w, d, h, t = rng.uniform(1.8, 3.5), rng.uniform(0.8, 1.15), rng.uniform(0.72, 0.77), rng.uniform(0.025, 0.06)
     b.box((w, d, t), (0, 0, h - t / 2), top)
@@ -44,9 +43,8 @@ def long_table(rng: Rng) -> ObjectModel:
                  synonyms=("dining table", "long table"), style="dining", shape="rectangular")  # fmt: skip
 
 
-def pedestal_table(rng: Rng) -> ObjectModel:
+def pedestal_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round table on a central foot."""
-    b = MeshBuilder()
     top = mat.wood(rng) if rng.random() < 0.6 else mat.stone(rng)
     foot = top if rng.random() < 0.5 else mat.metal(rng)
     r, h = rng.uniform(0.42, 0.75), rng.uniform(0.7, 0.77)
@@ -57,9 +55,8 @@ def pedestal_table(rng: Rng) -> ObjectModel:
                  synonyms=("dining table", "round table"), style="dining", shape="round")  # fmt: skip
 
 
-def glass_table(rng: Rng) -> ObjectModel:
+def glass_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A glass top on a metal frame."""
-    b = MeshBuilder()
     frame = mat.metal(rng)
     w, d, h = rng.uniform(1.2, 1.9), rng.uniform(0.75, 1.0), rng.uniform(0.72, 0.76)
     b.box((w, d, 0.012), (0, 0, h - 0.006), _GLASS)
@@ -70,9 +67,8 @@ def glass_table(rng: Rng) -> ObjectModel:
                  synonyms=("glass table", "dining table"), style="dining", shape="rectangular")  # fmt: skip
 
 
-def block_table(rng: Rng) -> ObjectModel:
+def block_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A low solid coffee table."""
-    b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.7 else mat.stone(rng)
     w, d, h = rng.uniform(0.6, 1.3), rng.uniform(0.5, 0.8), rng.uniform(0.26, 0.42)
     b.box((w - 0.08, d - 0.08, h - 0.05), (0, 0, (h - 0.05) / 2), m)
@@ -81,9 +77,8 @@ def block_table(rng: Rng) -> ObjectModel:
                  synonyms=("coffee table", "low table"), style="low")  # fmt: skip
 
 
-def nested_table(rng: Rng) -> ObjectModel:
+def nested_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round low table on hairpin legs."""
-    b = MeshBuilder()
     top, steel = mat.wood(rng) if rng.random() < 0.7 else _GLASS, mat.metal(rng, ("black", "gray"))
     r, h = rng.uniform(0.32, 0.5), rng.uniform(0.35, 0.48)
     b.cylinder(r, 0.022, (0, 0, h - 0.011), top, segments=28)
@@ -96,9 +91,8 @@ def nested_table(rng: Rng) -> ObjectModel:
                  synonyms=("coffee table", "round table"), style="low", shape="round")  # fmt: skip
 
 
-def c_table(rng: Rng) -> ObjectModel:
+def c_table(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A small table with a foot that fits below a couch."""
-    b = MeshBuilder()
     m, top = mat.metal(rng), mat.wood(rng)
     w, d, h = rng.uniform(0.35, 0.5), rng.uniform(0.28, 0.4), rng.uniform(0.5, 0.66)
     b.box((w, d, 0.02), (0, 0, h - 0.01), top)
@@ -109,9 +103,8 @@ def c_table(rng: Rng) -> ObjectModel:
                  synonyms=("side table", "end table"), style="side")  # fmt: skip
 
 
-def trestle_desk(rng: Rng) -> ObjectModel:
+def trestle_desk(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A desk on two trestles."""
-    b = MeshBuilder()
     top, frame = mat.wood(rng), mat.wood(rng) if rng.random() < 0.5 else mat.metal(rng)
     w, d, h = rng.uniform(1.2, 2.0), rng.uniform(0.6, 0.8), rng.uniform(0.71, 0.77)
     b.box((w, d, 0.028), (0, 0, h - 0.014), top)
@@ -119,9 +112,8 @@ def trestle_desk(rng: Rng) -> ObjectModel:
     return model("desk", b, top, surfaces=[top_surface(w, d, h, "desk")], synonyms=("writing desk", "work table"))
 
 
-def lift_desk(rng: Rng) -> ObjectModel:
+def lift_desk(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A desk on two columns, sometimes at standing height."""
-    b = MeshBuilder()
     top, steel = mat.wood(rng), mat.metal(rng, ("black", "gray", "white"))
     w, d = rng.uniform(1.2, 1.8), rng.uniform(0.68, 0.82)
     h = rng.uniform(0.68, 0.78) if rng.random() < 0.75 else rng.uniform(0.95, 1.12)
@@ -132,9 +124,8 @@ def lift_desk(rng: Rng) -> ObjectModel:
     return model("desk", b, top, surfaces=[top_surface(w, d, h, "desk")], synonyms=("standing desk", "workstation"))
 
 
-def work_bench(rng: Rng) -> ObjectModel:
+def work_bench(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A heavy workbench with a shelf below and a vice."""
-    b = MeshBuilder()
     wood = mat.wood(rng, ("oak", "pine", "birch"))
     w, d, h = rng.uniform(1.4, 2.4), rng.uniform(0.6, 0.8), rng.uniform(0.82, 0.92)
     b.box((w, d, 0.07), (0, 0, h - 0.035), wood)
@@ -147,9 +138,8 @@ def work_bench(rng: Rng) -> ObjectModel:
     return model("table", b, wood, surfaces=surfaces, synonyms=("workbench",), style="work")
 
 
-def console_stand(rng: Rng) -> ObjectModel:
+def console_stand(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A television stand of two open boards on metal feet."""
-    b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.0, 2.0), rng.uniform(0.36, 0.46), rng.uniform(0.38, 0.6)
     for z in (h - 0.02, h * 0.4):
@@ -160,9 +150,8 @@ def console_stand(rng: Rng) -> ObjectModel:
                  style="low")  # fmt: skip
 
 
-def drum_stand(rng: Rng) -> ObjectModel:
+def drum_stand(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round bedside stand, or a cube without doors."""
-    b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.6 else mat.metal(rng, ("white", "black", "red", "gray"))
     w, h = rng.uniform(0.34, 0.46), rng.uniform(0.4, 0.6)
     if rng.random() < 0.5:
@@ -174,9 +163,8 @@ def drum_stand(rng: Rng) -> ObjectModel:
     return model("stand", b, m, surfaces=[top], synonyms=("nightstand", "bedside table"))
 
 
-def rolling_island(rng: Rng) -> ObjectModel:
+def rolling_island(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A kitchen island on four posts with two open shelves."""
-    b = MeshBuilder()
     m, top = mat.wood(rng), mat.wood(rng, ("oak", "walnut", "birch"))
     w, d, h = rng.uniform(0.9, 1.5), rng.uniform(0.55, 0.75), 0.9
     four_legs(b, w, d, h - 0.05, 0.07, m)

@@ -12,9 +12,8 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 _DISH = ("white", "white", "blue", "green", "yellow", "red", "gray", "beige", "black")
 
 
-def mug(rng: Rng) -> ObjectModel:
+def mug(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A mug with or without a handle."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h, belly = rng.uniform(0.035, 0.05), rng.uniform(0.07, 0.13), rng.uniform(0.75, 1.15)
     wide = r * belly
@@ -26,9 +25,8 @@ def mug(rng: Rng) -> ObjectModel:
     return model("cup", b, m, has_front=False, synonyms=("mug",))
 
 
-def square_bowl(rng: Rng) -> ObjectModel:
+def square_bowl(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shallow round or octagonal dish."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, _DISH) if rng.random() < 0.7 else mat.wood(rng)
     r, h = rng.uniform(0.08, 0.16), rng.uniform(0.035, 0.08)
     outline = [(0, 0), (r * 0.85, 0), (r, h), (r - 0.008, h), (r * 0.85 - 0.006, 0.008), (0, 0.008)]
@@ -36,9 +34,8 @@ def square_bowl(rng: Rng) -> ObjectModel:
     return model("bowl", b, m, has_front=False, synonyms=("dish",))
 
 
-def bottle_vase(rng: Rng) -> ObjectModel:
+def bottle_vase(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A vase, sometimes with twigs."""
-    b = MeshBuilder()
     m = mat.ceramic(rng, tuple(mat.COLORS))
     h, r, neck = rng.uniform(0.16, 0.5), rng.uniform(0.05, 0.12), rng.uniform(0.2, 0.9)
     at = rng.uniform(0.2, 0.5)
@@ -50,9 +47,8 @@ def bottle_vase(rng: Rng) -> ObjectModel:
     return model("vase", b, m, has_front=False)
 
 
-def square_bottle(rng: Rng) -> ObjectModel:
+def square_bottle(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round or square bottle."""
-    b = MeshBuilder()
     m = mat.plastic(rng) if rng.random() < 0.6 else mat.Material((0.4, 0.55, 0.45), gloss=0.8, substance="glass")
     r, h = rng.uniform(0.028, 0.05), rng.uniform(0.14, 0.34)
     outline = [(0.0, 0.0), (r, 0.0), (r, h * 0.7), (r * 0.35, h * 0.8), (r * 0.35, h), (0.0, h)]
@@ -61,9 +57,8 @@ def square_bottle(rng: Rng) -> ObjectModel:
     return model("bottle", b, m, has_front=False, synonyms=("flask",))
 
 
-def canister(rng: Rng) -> ObjectModel:
+def canister(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A jar with a wide lid."""
-    b = MeshBuilder()
     m, lid = mat.ceramic(rng, _DISH), mat.wood(rng)
     r, h = rng.uniform(0.04, 0.075), rng.uniform(0.09, 0.22)
     b.cylinder(r, h - 0.02, (0, 0, (h - 0.02) / 2), m, segments=20)
@@ -71,9 +66,8 @@ def canister(rng: Rng) -> ObjectModel:
     return model("jar", b, m, has_front=False, synonyms=("canister",))
 
 
-def casserole(rng: Rng) -> ObjectModel:
+def casserole(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A wide pot with a lid and two handles."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("red", "blue", "black", "gray", "orange"))
     r, h = rng.uniform(0.11, 0.17), rng.uniform(0.08, 0.14)
     b.cylinder(r, h, (0, 0, h / 2), m, segments=24)
@@ -84,9 +78,8 @@ def casserole(rng: Rng) -> ObjectModel:
     return model("pot", b, m, has_front=False, synonyms=("cooking pot", "casserole"))
 
 
-def globe_lamp(rng: Rng) -> ObjectModel:
+def globe_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A glass globe on a foot."""
-    b = MeshBuilder()
     foot = mat.ceramic(rng, _DISH) if rng.random() < 0.5 else mat.wood(rng)
     r, h = rng.uniform(0.08, 0.15), rng.uniform(0.1, 0.25)
     b.lathe([(0, 0), (r * 0.7, 0), (r * 0.25, h * 0.5), (r * 0.3, h), (0, h)], foot, 16)
@@ -94,9 +87,8 @@ def globe_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, foot, has_front=False, synonyms=("table lamp",), style="table")
 
 
-def tripod_lamp(rng: Rng) -> ObjectModel:
+def tripod_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A shade on three legs."""
-    b = MeshBuilder()
     leg = mat.wood(rng) if rng.random() < 0.6 else mat.metal(rng)
     h, r = rng.uniform(1.25, 1.7), rng.uniform(0.18, 0.28)
     for k in range(3):
@@ -108,9 +100,8 @@ def tripod_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, shade, has_front=False, synonyms=("floor lamp", "standing lamp"), style="floor")
 
 
-def arc_lamp(rng: Rng) -> ObjectModel:
+def arc_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A lamp on an arc that reaches over a seat."""
-    b = MeshBuilder()
     steel = mat.metal(rng)
     h, reach = rng.uniform(1.5, 1.85), rng.uniform(0.5, 0.9)
     b.cylinder(0.16, 0.04, (0, 0.15, 0.02), mat.stone(rng), segments=20)
@@ -123,9 +114,8 @@ def arc_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, steel, synonyms=("arc lamp", "floor lamp"), style="floor")
 
 
-def clamp_lamp(rng: Rng) -> ObjectModel:
+def clamp_lamp(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A desk lamp with a light bar on a straight arm."""
-    b = MeshBuilder()
     m = mat.metal(rng, ("white", "black", "gray", "red"))
     h = rng.uniform(0.32, 0.5)
     b.box((0.16, 0.12, 0.018), (0, 0.02, 0.009), m)
@@ -135,9 +125,8 @@ def clamp_lamp(rng: Rng) -> ObjectModel:
     return model("lamp", b, m, synonyms=("desk lamp",), style="desk")
 
 
-def oval_basket(rng: Rng) -> ObjectModel:
+def oval_basket(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A fabric or wicker basket with two handles."""
-    b = MeshBuilder()
     if rng.random() < 0.5:
         m = mat.fabric(rng)
     else:
@@ -151,9 +140,8 @@ def oval_basket(rng: Rng) -> ObjectModel:
     return model("basket", b, m, has_front=False, synonyms=("storage basket",))
 
 
-def round_cushion(rng: Rng) -> ObjectModel:
+def round_cushion(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A round or a long cushion."""
-    b = MeshBuilder()
     m = mat.fabric(rng)
     if rng.random() < 0.5:
         b.rounded_box((rng.uniform(0.45, 0.62), 0.14, rng.uniform(0.26, 0.34)), (0, 0, 0.16), m, 0.5)
@@ -163,9 +151,8 @@ def round_cushion(rng: Rng) -> ObjectModel:
     return model("pillow", b, m, synonyms=("cushion",))
 
 
-def book_pile(rng: Rng) -> ObjectModel:
+def book_pile(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A few stacked books."""
-    b = MeshBuilder()
     z, page = 0.0, mat.Material((0.93, 0.91, 0.85))
     for _ in range(int(rng.integers(2, 6))):
         w, d, h = rng.uniform(0.13, 0.24), rng.uniform(0.18, 0.3), rng.uniform(0.012, 0.045)
@@ -176,9 +163,8 @@ def book_pile(rng: Rng) -> ObjectModel:
     return model("book", b, mat.paper(rng), synonyms=("books", "pile of books"), has_front=False)
 
 
-def tablet(rng: Rng) -> ObjectModel:
+def tablet(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A loose pile of sheets."""
-    b = MeshBuilder()
     for k in range(int(rng.integers(1, 6))):
         page = any_picture(rng, "text", 20) if rng.random() < 0.6 else mat.paper(rng)
         b.box((0.21, 0.297, 0.002), (*rng.normal(0, 0.02, 2), 0.001 + 0.002 * k), mat.paper(rng),
@@ -186,9 +172,8 @@ def tablet(rng: Rng) -> ObjectModel:
     return model("paper", b, mat.paper(rng), synonyms=("papers", "sheets"), has_front=False)
 
 
-def plush(rng: Rng) -> ObjectModel:
+def plush(rng: Rng, b: MeshBuilder) -> ObjectModel:
     """A stuffed animal or a robot of blocks."""
-    b = MeshBuilder()
     s = rng.uniform(0.6, 1.6)
     if rng.random() < 0.6:
         m = mat.fabric(rng)
