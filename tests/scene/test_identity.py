@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from functools import partial
@@ -317,6 +318,15 @@ def test_appearance_survives_a_file(count):
     assert np.allclose(again.views, looks.views, atol=0.01)
     assert np.allclose(again.directions, looks.directions, atol=0.01)
     assert (again.color == looks.color).all()
+
+
+def test_an_appearance_of_an_older_file_keeps_its_chromaticity():
+    """Older files have histograms of lightness and of shape besides."""
+    code = [base64.b64encode(np.arange(n, dtype=np.uint8).tobytes()).decode() for n in (33, 16)]
+    looks = Appearance.from_list([[], [], *code])
+    assert looks.color.tolist() == list(range(25))
+    with pytest.raises(ValueError, match="code of 33 values, must have 25"):
+        Appearance.from_list([[], [], code[0]])
 
 
 def test_match_is_one_to_one_and_clear():

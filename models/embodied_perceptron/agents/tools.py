@@ -55,7 +55,7 @@ class ToolAnswer:
 
 @dataclass(frozen=True)
 class AgentTool:
-    """One tool: name, description, JSON schemas of input and output, and its function."""
+    """One tool: name, description, JSON schemas of input and output, and its function. Every answer names its frame."""
 
     name: str
     title: str
@@ -81,28 +81,29 @@ def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = (),
     }
 
 
+def _limited(kind: str, description: str, **limits: Any) -> Schema:
+    described = {"description": description} if description else {}
+    return {"type": kind, **described, **{k: v for k, v in limits.items() if v is not None}}
+
+
 def _text(description: str, most: int | None = None) -> Schema:
-    return {"type": "string", "description": description, **({} if most is None else {"maxLength": most})}
+    return _limited("string", description, maxLength=most)
 
 
 def _number(description: str, low: float | None = None, high: float | None = None) -> Schema:
-    limits = {"minimum": low, "maximum": high}
-    return {"type": "number", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("number", description, minimum=low, maximum=high)
 
 
 def _integer(description: str, low: int, high: int | None = None, default: int | None = None) -> Schema:
-    limits = {"minimum": low, "maximum": high, "default": default}
-    return {"type": "integer", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("integer", description, minimum=low, maximum=high, default=default)
 
 
 def _flag(description: str) -> Schema:
-    return {"type": "boolean", "description": description}
+    return _limited("boolean", description)
 
 
 def _list(items: Schema, description: str = "", count: int | None = None, most: int | None = None) -> Schema:
-    limits = {"minItems": count, "maxItems": most if count is None else count}
-    described = {"description": description} if description else {}
-    return {"type": "array", "items": items, **described, **{k: v for k, v in limits.items() if v is not None}}
+    return _limited("array", description, items=items, minItems=count, maxItems=most if count is None else count)
 
 
 def _vector(description: str, count: int = 3) -> Schema:
@@ -110,6 +111,21 @@ def _vector(description: str, count: int = 3) -> Schema:
 
 
 _FRAME = _text("Name of the frame in which all positions of this answer lie: metres, z up.")
+
+
+def _tool(
+    name: str,
+    title: str,
+    description: str,
+    given: Mapping[str, Schema],
+    answered: Mapping[str, Schema],
+    answer: Callable[[SceneSource, Mapping[str, Any]], ToolAnswer],
+    optional: tuple[str, ...] = (),
+) -> AgentTool:
+    output = _schema_of({"frame": _FRAME, **answered})
+    return AgentTool(name, title, description, _schema_of(given, optional), output, answer)
+
+
 _ID = _integer("Id of an object: it stays with the object.", 1, MAX_ID)
 _OBJECT = _schema_of(
     {
@@ -152,32 +168,27 @@ def _list_objects(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         fitting.sort(key=lambda o: (float(floor_distance(o.box, at[None])[0]), o.id))
     first = int(given.get("offset", 0))
     shown = with_conditions(fitting[first : first + int(given.get("limit", 100))], scene.voxels)
-    return ToolAnswer({"frame": source.frame(), "total": len(fitting), "objects": [_as_values(o) for o in shown]})
+    return ToolAnswer({"total": len(fitting), "objects": [_as_values(o) for o in shown]})
 
 
-LIST_OBJECTS = AgentTool(
+LIST_OBJECTS = _tool(
     "list_objects",
     "List objects",
     "Objects of the map with ids, names, boxes and scores: all, those whose name contains a text, or nearest first. "
     "To find an object by a sentence use find.",
-    _schema_of(
-        {
-            "name": _text("Only objects whose class or user's name contains this text.", 100),
-            "near_m": _vector("x, y in metres: nearest to this place first.", 2),
-            "all_states": _flag("Tentative and stale objects too, not only confirmed ones."),
-            "limit": _integer("Most objects to list.", 1, MAX_LISTED, 100),
-            "offset": _integer("Number of objects to skip.", 0, 1_000_000, 0),
-        },
-        optional=("name", "near_m", "all_states", "limit", "offset"),
-    ),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "total": _integer("Number of objects, listed or not.", 0),
-            "objects": _list(_OBJECT),
-        }
-    ),
+    {
+        "name": _text("Only objects whose class or user's name contains this text.", 100),
+        "near_m": _vector("x, y in metres: nearest to this place first.", 2),
+        "all_states": _flag("Tentative and stale objects too, not only confirmed ones."),
+        "limit": _integer("Most objects to list.", 1, MAX_LISTED, 100),
+        "offset": _integer("Number of objects to skip.", 0, 1_000_000, 0),
+    },
+    {
+        "total": _integer("Number of objects, listed or not.", 0),
+        "objects": _list(_OBJECT),
+    },
     _list_objects,
+    optional=("name", "near_m", "all_states", "limit", "offset"),
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -196,7 +207,6 @@ def _find(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         raise ToolInputError(str(error)) from error
     return ToolAnswer(
         {
-            "frame": source.frame(),
             "status": answer.status.name,
             "reason": answer.reason,
             "objects": [_as_values(o) for o in answer.candidates],
@@ -207,7 +217,7 @@ def _find(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     )
 
 
-FIND = AgentTool(
+FIND = _tool(
     "find",
     "Find what a sentence means",
     "Which objects a sentence means: 'the chair by the window', 'the second cup from the left', 'how many chairs', "
@@ -215,42 +225,37 @@ FIND = AgentTool(
     "this morning', 'is anything missing'. Ends FOUND, NOT_FOUND (reason says what is "
     "missing; nearest what comes closest), "
     "AMBIGUOUS (reason asks what would tell the objects apart) or INVALID.",
-    _schema_of(
-        {
-            "sentence": _text("What is meant, in English.", MAX_QUERY_CHARACTERS),
-            "standing_at": _vector(
-                "x, y in metres and yaw in radians (0 = along x, counter-clockwise) from where 'left of' and 'in front "
-                "of' are said; a running node takes the robot's own place and refuses another.",
-                3,
-            ),
+    {
+        "sentence": _text("What is meant, in English.", MAX_QUERY_CHARACTERS),
+        "standing_at": _vector(
+            "x, y in metres and yaw in radians (0 = along x, counter-clockwise) from where 'left of' and 'in front "
+            "of' are said; a running node takes the robot's own place and refuses another.",
+            3,
+        ),
+    },
+    {
+        "status": {"type": "string", "enum": ["FOUND", "NOT_FOUND", "AMBIGUOUS", "INVALID"]},
+        "reason": _text("Reason in words; may be empty for FOUND."),
+        "objects": _list(_OBJECT, "What is meant, best first; their score is the probability that it is meant."),
+        "nearest": _list(_OBJECT, "For NOT_FOUND: the closest matches, best first."),
+        "count": {
+            "type": ["integer", "null"],
+            "description": "Of the objects asked for together ('how many chairs'); null where one was.",
         },
-        optional=("standing_at",),
-    ),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "status": {"type": "string", "enum": ["FOUND", "NOT_FOUND", "AMBIGUOUS", "INVALID"]},
-            "reason": _text("Reason in words; may be empty for FOUND."),
-            "objects": _list(_OBJECT, "What is meant, best first; their score is the probability that it is meant."),
-            "nearest": _list(_OBJECT, "For NOT_FOUND: the closest matches, best first."),
-            "count": {
-                "type": ["integer", "null"],
-                "description": "Of the objects asked for together ('how many chairs'); null where one was.",
-            },
-            "phrases": _list(
-                _schema_of(
-                    {
-                        "text": _text("A noun phrase of the sentence."),
-                        "start": _integer("Its first character.", 0),
-                        "end": _integer("The character after its last.", 0),
-                        "ids": _list(_integer("Of an object.", 0), "Objects that it stands for."),
-                    }
-                ),
-                "Noun phrases of the sentence, the one asked for first, and their objects.",
+        "phrases": _list(
+            _schema_of(
+                {
+                    "text": _text("A noun phrase of the sentence."),
+                    "start": _integer("Its first character.", 0),
+                    "end": _integer("The character after its last.", 0),
+                    "ids": _list(_integer("Of an object.", 0), "Objects that it stands for."),
+                }
             ),
-        }
-    ),
+            "Noun phrases of the sentence, the one asked for first, and their objects.",
+        ),
+    },
     _find,
+    optional=("standing_at",),
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -259,12 +264,10 @@ FIND = AgentTool(
 
 def _relations(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     objects = source.perception().objects
-    ids = [int(i) for i in given.get("ids", [])]
-    for number in ids:
-        _object(objects, number)
+    ids = [_object(objects, int(i)).id for i in given.get("ids", [])]
     facts = _facts(objects)
     chosen = [f for f in facts if not ids or f["subject"] in ids or f["anchor"] in ids]
-    return ToolAnswer({"frame": source.frame(), "relations": chosen})
+    return ToolAnswer({"relations": chosen})
 
 
 def _facts(objects: tuple[SceneObject, ...]) -> list[Values]:
@@ -280,13 +283,14 @@ def _facts(objects: tuple[SceneObject, ...]) -> list[Values]:
     ]
 
 
-RELATIONS = AgentTool(
+RELATIONS = _tool(
     "relations",
     "What is on, in and under what",
     "Which objects lie on, in or under which, by their boxes: of all objects, or of those that are named.",
-    _schema_of({"ids": _list(_ID, "Only relations of these objects.", most=MAX_LISTED)}, optional=("ids",)),
-    _schema_of({"frame": _FRAME, "relations": _list(_RELATION)}),
+    {"ids": _list(_ID, "Only relations of these objects.", most=MAX_LISTED)},
+    {"relations": _list(_RELATION)},
     _relations,
+    optional=("ids",),
 )
 
 
@@ -307,7 +311,6 @@ def _object_context(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer
     ]
     return ToolAnswer(
         {
-            "frame": source.frame(),
             "object": _as_values(thing),
             "color": color,
             "relations": [f for f in _facts(objects) if thing.id in (f["subject"], f["anchor"])],
@@ -319,27 +322,22 @@ def _object_context(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer
     )
 
 
-OBJECT_CONTEXT = AgentTool(
+OBJECT_CONTEXT = _tool(
     "object_context",
     "All about one object",
     "One object, its colour, what it is on, in or under, what is on, in or under it, and what is near.",
-    _schema_of(
-        {"id": _ID, "within_m": _number("How near, in metres between boxes; 1.5 where it is not given.", 0, 100)},
-        optional=("within_m",),
-    ),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "object": _OBJECT,
-            "color": _text("Name of its colour; empty = not measured."),
-            "relations": _list(_RELATION),
-            "nearby": _list(
-                _schema_of({"id": _ID, "label": _text("Of its class."), "gap_m": _number("Between the boxes.", 0)}),
-                f"Nearest first, at most {MAX_NEARBY}.",
-            ),
-        }
-    ),
+    {"id": _ID, "within_m": _number("How near, in metres between boxes; 1.5 where it is not given.", 0, 100)},
+    {
+        "object": _OBJECT,
+        "color": _text("Name of its colour; empty = not measured."),
+        "relations": _list(_RELATION),
+        "nearby": _list(
+            _schema_of({"id": _ID, "label": _text("Of its class."), "gap_m": _number("Between the boxes.", 0)}),
+            f"Nearest first, at most {MAX_NEARBY}.",
+        ),
+    },
     _object_context,
+    optional=("within_m",),
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -352,7 +350,7 @@ def _goal_near(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     robot_m = np.array(given["robot_at_m"], np.float64) if "robot_at_m" in given else None
     radius_m = float(given.get("robot_radius_m", 0.3))
     pose = approach_pose(thing.box, scene.grid, robot_m, ApproachOptions(radius_m))
-    values: Values = {"frame": source.frame(), "object": _as_values(thing), "reachable": pose is not None}
+    values: Values = {"object": _as_values(thing), "reachable": pose is not None}
     if pose is None:
         from_there = "" if robot_m is None else f" that can be got to from x {robot_m[0]:g}, y {robot_m[1]:g}"
         values |= {"reason": f"no free floor is known before {thing.label} {thing.id}{from_there}", "goal": None}
@@ -363,39 +361,34 @@ def _goal_near(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer({**values, "reason": "", "goal": goal})
 
 
-GOAL_NEAR = AgentTool(
+GOAL_NEAR = _tool(
     "goal_near",
     "Where to stand to be at an object",
     "A pose on free floor before an object, facing it, for a robot of a given radius: a goal for navigation.",
-    _schema_of(
-        {
-            "id": _ID,
-            "robot_at_m": _vector("x, y in metres where the robot is: only places that it can get to.", 2),
-            "robot_radius_m": _number("Of the robot, in metres; 0.3 where it is not given.", 0.05, 1.4),
+    {
+        "id": _ID,
+        "robot_at_m": _vector("x, y in metres where the robot is: only places that it can get to.", 2),
+        "robot_radius_m": _number("Of the robot, in metres; 0.3 where it is not given.", 0.05, 1.4),
+    },
+    {
+        "object": _OBJECT,
+        "reachable": _flag("Whether there is such a place."),
+        "reason": _text("Why there is none."),
+        "goal": {
+            "anyOf": [
+                _schema_of(
+                    {
+                        "position_m": _vector("x, y, z of the robot's base on the floor, in metres."),
+                        "yaw_rad": _number("Heading, towards the object: radians from x, counter-clockwise."),
+                        "distance_m": _number("On the floor from there to the object's footprint, in metres.", 0),
+                    }
+                ),
+                {"type": "null"},
+            ]
         },
-        optional=("robot_at_m", "robot_radius_m"),
-    ),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "object": _OBJECT,
-            "reachable": _flag("Whether there is such a place."),
-            "reason": _text("Why there is none."),
-            "goal": {
-                "anyOf": [
-                    _schema_of(
-                        {
-                            "position_m": _vector("x, y, z of the robot's base on the floor, in metres."),
-                            "yaw_rad": _number("Heading, towards the object: radians from x, counter-clockwise."),
-                            "distance_m": _number("On the floor from there to the object's footprint, in metres.", 0),
-                        }
-                    ),
-                    {"type": "null"},
-                ]
-            },
-        }
-    ),
+    },
     _goal_near,
+    optional=("robot_at_m", "robot_radius_m"),
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -407,22 +400,20 @@ def _describe(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     objects = with_conditions(scene.objects, scene.voxels)
     description = describe(objects, "dense" if given.get("dense") else "plain")
     mentions = [{"phrase": m.phrase, "ids": list(m.ids)} for m in description.mentions]
-    return ToolAnswer({"frame": source.frame(), "text": description.text, "mentions": mentions})
+    return ToolAnswer({"text": description.text, "mentions": mentions})
 
 
-DESCRIBE = AgentTool(
+DESCRIBE = _tool(
     "describe",
     "The scene in sentences",
     "The whole scene in sentences whose every noun carries its ids: 'A desk <obj_3> by the window <obj_9>.'",
-    _schema_of({"dense": _flag("<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")}, optional=("dense",)),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "text": _text("Sentences."),
-            "mentions": _list(_schema_of({"phrase": _text("A noun."), "ids": _list(_ID)}), "Nouns and their objects."),
-        }
-    ),
+    {"dense": _flag("<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")},
+    {
+        "text": _text("Sentences."),
+        "mentions": _list(_schema_of({"phrase": _text("A noun."), "ids": _list(_ID)}), "Nouns and their objects."),
+    },
     _describe,
+    optional=("dense",),
 )
 
 
@@ -432,31 +423,26 @@ def _snapshot(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     objects = tuple(_object(scene.objects, number) for number in dict.fromkeys(ids)) if ids else scene.objects
     picture = render_top_view(scene, objects, max_pixels=int(given.get("pixels", 640)))
     height, width = picture.shape[:2]
-    values = {"frame": source.frame(), "ids": [o.id for o in objects], "width_px": width, "height_px": height}
+    values = {"ids": [o.id for o in objects], "width_px": width, "height_px": height}
     return ToolAnswer(values, (picture,))
 
 
-SNAPSHOT = AgentTool(
+SNAPSHOT = _tool(
     "snapshot",
     "Picture of the map with boxes",
     "The map from above in true colours, x to the right and y up, with the boxes, names and ids of objects and a scale "
     "in metres.",
-    _schema_of(
-        {
-            "ids": _list(_ID, "Only the boxes of these objects; all where it is not given.", most=MAX_LISTED),
-            "pixels": _integer("Longer side of the picture.", 200, 2000, 640),
-        },
-        optional=("ids", "pixels"),
-    ),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "ids": _list(_ID, "Objects whose boxes are drawn."),
-            "width_px": _integer("Of the picture.", 1),
-            "height_px": _integer("Of the picture.", 1),
-        }
-    ),
+    {
+        "ids": _list(_ID, "Only the boxes of these objects; all where it is not given.", most=MAX_LISTED),
+        "pixels": _integer("Longer side of the picture.", 200, 2000, 640),
+    },
+    {
+        "ids": _list(_ID, "Objects whose boxes are drawn."),
+        "width_px": _integer("Of the picture.", 1),
+        "height_px": _integer("Of the picture.", 1),
+    },
     _snapshot,
+    optional=("ids", "pixels"),
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -504,7 +490,6 @@ def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     thing = _object(_remembered(scene), int(given["id"]))
     maybe = [{"id": i, "probability": round(p, 3)} for i, p in thing.maybe_same_as]
     values = {
-        "frame": source.frame(),
         "object": _as_values(thing),
         "entries": _entries_of(thing),
         "maybe_same_as": maybe,
@@ -513,23 +498,20 @@ def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer(values)
 
 
-HISTORY = AgentTool(
+HISTORY = _tool(
     "history",
     "What happened to one object",
     "When an object was first and last seen, where it was before, its names and states; of a gone object too.",
-    _schema_of({"id": _ID}),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "object": _OBJECT,
-            "entries": _list(_ENTRY, "Oldest first."),
-            "maybe_same_as": _list(
-                _schema_of({"id": _ID, "probability": _number("That it is this object.", 0, 1)}),
-                "Earlier objects that this may be.",
-            ),
-            "merged_from": _list(_ID, "Other ids that it had until it was recognised: they mean this object."),
-        }
-    ),
+    {"id": _ID},
+    {
+        "object": _OBJECT,
+        "entries": _list(_ENTRY, "Oldest first."),
+        "maybe_same_as": _list(
+            _schema_of({"id": _ID, "probability": _number("That it is this object.", 0, 1)}),
+            "Earlier objects that this may be.",
+        ),
+        "merged_from": _list(_ID, "Other ids that it had until it was recognised: they mean this object."),
+    },
     _history,
 )
 
@@ -544,22 +526,20 @@ def _changes(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         if e["stamp_s"] >= since_s and e["kind"] != EventKind.FOUND
     ]
     entries.sort(key=lambda e: (e["stamp_s"], e["id"]))
-    return ToolAnswer({"frame": source.frame(), "total": len(entries), "changes": entries[-MAX_LISTED:]})
+    return ToolAnswer({"total": len(entries), "changes": entries[-MAX_LISTED:]})
 
 
-CHANGES = AgentTool(
+CHANGES = _tool(
     "changes",
     "What changed",
     "What appeared, moved, left, came back, or has another name or state since a time, oldest first.",
-    _schema_of({"since_s": _number(f"Only later changes: {_STAMP}; all where it is not given.", 0)}, ("since_s",)),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "total": _integer("Number of changes, listed or not.", 0),
-            "changes": _list(_ENTRY, f"The last {MAX_LISTED}."),
-        }
-    ),
+    {"since_s": _number(f"Only later changes: {_STAMP}; all where it is not given.", 0)},
+    {
+        "total": _integer("Number of changes, listed or not.", 0),
+        "changes": _list(_ENTRY, f"The last {MAX_LISTED}."),
+    },
     _changes,
+    optional=("since_s",),
 )
 
 
@@ -567,27 +547,26 @@ def _evidence(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
     thing = _object(_remembered(scene), int(given["id"]))
     views = source.views(thing)
-    values: Values = {"frame": source.frame(), "object": _as_values(thing)}
+    lost = f"the map keeps its newest pictures only, and none of them shows {thing.label} {thing.id}"
+    values: Values = {"object": _as_values(thing), "reason": "" if views else lost}
     values["views"] = [{"camera": v.camera, "stamp_s": round(v.stamp_ns * 1e-9, 3)} for v in views]
     return ToolAnswer(values, tuple(v.picture for v in views))
 
 
-EVIDENCE = AgentTool(
+EVIDENCE = _tool(
     "evidence",
     "Pictures of one object",
     f"At most {MAX_VIEWS} pictures of an object by the robot's camera, cut out around its box: they prove what the map "
     "says. Old pictures are not kept: there may be none.",
-    _schema_of({"id": _ID}),
-    _schema_of(
-        {
-            "frame": _FRAME,
-            "object": _OBJECT,
-            "views": _list(
-                _schema_of({"camera": _text("Name of the camera."), "stamp_s": _number(f"When: {_STAMP}.", 0)}),
-                "Of the pictures, in their order.",
-            ),
-        }
-    ),
+    {"id": _ID},
+    {
+        "object": _OBJECT,
+        "views": _list(
+            _schema_of({"camera": _text("Name of the camera."), "stamp_s": _number(f"When: {_STAMP}.", 0)}),
+            "Of the pictures, in their order.",
+        ),
+        "reason": _text("Why there are none; empty where there are."),
+    },
     _evidence,
 )
 
@@ -602,20 +581,18 @@ def _wait_for(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         time.sleep(min(_POLL_S, left_s))
 
 
-WAIT_FOR = AgentTool(
+WAIT_FOR = _tool(
     "wait_for",
     "Wait until a sentence is true",
     "Wait until a sentence is FOUND: 'the open door', 'a person near the table', 'what moved in the last minute'. "
     "The last answer is returned when the time is over; a saved map does not change, so it is answered at once.",
-    _schema_of(
-        {
-            "sentence": FIND.input_schema["properties"]["sentence"],
-            "timeout_s": _number("How long to wait, in seconds; 30 where it is not given.", 0, MAX_WAIT_S),
-        },
-        ("timeout_s",),
-    ),
-    _schema_of({**FIND.output_schema["properties"], "timed_out": _flag("Whether it was not FOUND in time.")}),
+    {
+        "sentence": FIND.input_schema["properties"]["sentence"],
+        "timeout_s": _number("How long to wait, in seconds; 30 where it is not given.", 0, MAX_WAIT_S),
+    },
+    {**FIND.output_schema["properties"], "timed_out": _flag("Whether it was not FOUND in time.")},
     _wait_for,
+    optional=("timeout_s",),
 )
 
 TOOLS: Mapping[str, AgentTool] = {
@@ -638,7 +615,8 @@ def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
     except ToolInputError as error:
         raise ToolInputError(f"{name}: {error}") from None
     answer = TOOLS[name].answer(source, given)
-    return answer if name == "describe" else ToolAnswer(_without_tags(answer.values), answer.pictures)
+    values = {"frame": source.frame(), **answer.values}
+    return ToolAnswer(values if name == "describe" else _without_tags(values), answer.pictures)
 
 
 def _without_tags(value: Any) -> Any:

@@ -229,8 +229,8 @@ class BlockSnapshot(VoxelSnapshot):
 
 
 def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
-    """Blocks of a snapshot, with means. For a snapshot that is no copy of a map they are built once,
-    without records."""
+    """Blocks of a snapshot, with means. For a snapshot that is no copy of a map they are built once, of its records
+    with the hits alone."""
     if isinstance(snapshot, BlockSnapshot):
         return snapshot.blocks
     if snapshot not in _BLOCKS:
@@ -245,7 +245,7 @@ def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
     rows = row_ranges(starts, counts)
     arena.coords[rows], arena.points_m[rows] = snapshot.coords[order], snapshot.mean_point_m[order]
     arena.last_seen_ns[rows] = stamps = snapshot.last_seen_ns[order]
-    arena.colors[rows] = snapshot.mean_color[order]
+    arena.colors[rows], arena.records[rows, HITS] = snapshot.mean_color[order], snapshot.hits[order]
     row_lengths(starts, counts, arena.coords, arena.lengths)
     newest_ns = np.maximum.reduceat(stamps, np.cumsum(counts) - counts) if len(counts) else stamps
     versions = np.full(len(counts), next(_MOMENTS))

@@ -229,36 +229,6 @@ def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Search of objects by place
-
-
-class GroundIndex:
-    """Ids of objects by the rectangles of the ground that their bounds cover."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, int] = {}
-        self._ids, self._bounds = np.zeros(64, np.int64), np.zeros((64, 4))
-
-    def put(self, track: int, box: NDArray[np.float64]) -> None:
-        """Insert or move an object with a (9,) box."""
-        row, bounds = self._rows.setdefault(track, len(self._rows)), Bounds.of(box[None])
-        if row == len(self._ids):
-            self._ids, self._bounds = np.tile(self._ids, 2), np.tile(self._bounds, (2, 1))
-        self._ids[row], self._bounds[row] = track, [*bounds.low[0, :2], *bounds.high[0, :2]]
-
-    def remove(self, track: int) -> None:
-        """Remove an object, if it is there; the last row takes its place."""
-        row = self._rows.pop(track, None)
-        if row is not None and row != len(self._rows):
-            last = len(self._rows)
-            self._ids[row], self._bounds[row] = self._ids[last], self._bounds[last]
-            self._rows[int(self._ids[row])] = row
-
-    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
-        """Ids of objects that touch a rectangle of the ground; its (2,) corners may be infinite."""
-        bounds = self._bounds[: len(self._rows)]
-        touch = (bounds[:, :2] <= high_m).all(axis=1) & (bounds[:, 2:] >= low_m).all(axis=1)
-        return set(self._ids[: len(bounds)][touch].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,25 +412,22 @@ class Track:
         self.names = _added(self.names, posterior, memory)
 
     def absorb(self, other: Track) -> None:
-        """Merge the history of a duplicate."""
-        if self.missed and not other.missed:
-            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
-            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
-            self.begun_ns = other.begun_ns
-        self.log_odds = max(self.log_odds, other.log_odds)
-        self.score = max(self.score, other.score)
+        """Take over what another track of the same object knows; box and state stay."""
+        if other.history and (not self.history or other.history[0].stamp_ns < self.history[0].stamp_ns):
+            self.history = other.history
+        self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
         self.found += other.found
-        self.found_ns = max(self.found_ns, other.found_ns)
-        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
-        self.present_ns = max(self.present_ns, other.present_ns)
+        for name in ("log_odds", "score", "found_ns", "last_seen_ns", "present_ns"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
         self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.appearance.absorb(other.appearance)
         self.published = None
 
-    def known_as(self, other: Track) -> None:
-        """Remember the ids of another track of the same object."""
-        self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
+    def stand_as(self, other: Track) -> None:
+        """Take the place of another track of the same object, which was found."""
+        for name in ("box", "missed", "whole", "weight", "support", "surroundings", "unfound_s", "begun_ns"):
+            setattr(self, name, getattr(other, name))
 
     def as_identified(self) -> Identified:
         return Identified(self.appearance, self.box, self.names or self.votes)
@@ -599,6 +566,7 @@ _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _KNOWN = 5  # detections of an object that can leave or be recognised: fewer may be a mistake
+_THIN_M = 0.15
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
@@ -606,7 +574,7 @@ _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
 )  # the middle of a box, in its size
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
-_MAX_LIKE = 16  # earlier objects with which a new one is compared, the most similar in extent
+_MAX_LIKE = 8  # earlier objects with which a new one is compared, the most similar in extent
 _MANY_LOST = 4  # of the objects of a loaded map; if more are lost than found again, the map is not trusted
 _CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
@@ -654,7 +622,6 @@ class ObjectMap:
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
@@ -748,7 +715,6 @@ class ObjectMap:
         for track in near:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
-                self._grid.put(track.id, track.box)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
         waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
         due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
@@ -819,14 +785,11 @@ class ObjectMap:
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
                 track.box, track.published = canonical_boxes(moved)[0], None
-                if track.state != ObjectState.GONE:
-                    self._grid.put(track.id, track.box)
         self.corrections.move(motion_at)
 
     def clear(self) -> None:
         """Remove all objects and restart ids at 1, for a new map."""
         self._tracks = {}
-        self._grid = GroundIndex()
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
@@ -836,11 +799,15 @@ class ObjectMap:
 
     def _near(self, look: _Look) -> list[Track]:
         """Objects near the region or the detections, by id."""
-        ids, bounds = self._grid.near(*look.ground()), Bounds.of(look.found.boxes)
+        if not self._tracks:
+            return []
+        areas, found = [look.ground()], Bounds.of(look.found.boxes)
         if len(look.found):
-            low, high = bounds.low[:, :2].min(axis=0), bounds.high[:, :2].max(axis=0)
-            ids |= self._grid.near(low - _SURROUNDINGS_M, high + _SURROUNDINGS_M)
-        return [self._tracks[i] for i in sorted(ids)]
+            low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
+            areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
+        every = Bounds.of(np.stack([t.box for t in self._tracks.values()]))
+        touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
+        return [t for t, is_near in zip(self._tracks.values(), np.any(touches, axis=0), strict=True) if is_near]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
         """Optimal one-to-one assignment: row of the detections -> track."""
@@ -912,7 +879,6 @@ class ObjectMap:
     def _remove(self, track: Track, silently: bool = True) -> None:
         """Remove an object; ``silently``: with its events that were not told yet."""
         del self._tracks[track.id]
-        self._grid.remove(track.id)
         self._fresh.pop(track.id, None)
         if silently:
             self._waiting = [entry for entry in self._waiting if entry[1].id != track.id]
@@ -1064,27 +1030,20 @@ class ObjectMap:
             left.user_name, left.user_label, left.replaced_ns = "", "", self._updated_ns
             self._next_id += 1
             self._tracks[left.id] = left
-            self._grid.put(left.id, left.box)
-        old.known_as(new)
         for track in self._tracks.values():
             if new.id in track.maybe or old.id in track.maybe:
-                track.maybe.pop(new.id, None)
-                track.maybe.pop(old.id, None)
+                track.maybe = {i: p for i, p in track.maybe.items() if i not in (new.id, old.id)}
                 track.published = None
-        stamp_ns = new.history[0].stamp_ns
-        new.id, new.merged, new.maybe, new.published = old.id, old.merged, {}, None
-        new.history = old.history[:-1] if unannounced else old.history
-        new.user_name, new.user_label = new.user_name or old.user_name, new.user_label or old.user_label
-        new.votes, new.names = _added(old.votes, new.votes, 1.0), _added(old.names, new.names, 1.0)
-        new.appearance.absorb(old.appearance)
-        self._lost.discard(old.id)
+        stamp_ns, new.id, old.id, new.maybe = new.history[0].stamp_ns, old.id, new.id, {}
+        new.absorb(old)
+        new.history = old.history[: -1 if unannounced else None]
+        self._lost.discard(new.id)
         self._tracks[new.id] = new
         self._tracks = dict(sorted(self._tracks.items()))
-        self._grid.put(new.id, new.box)
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
-        kind = EventKind.RETURNED if stays or old.id in self._away else EventKind.MOVED
+        kind = EventKind.RETURNED if stays or new.id in self._away else EventKind.MOVED
         reason = f"{'its old place is empty' if seen_gone else 'it was put there'}, and it looks the same"
         reason += f"; known as object {formerly} until then"
         new.note(stamp_ns, kind, round(probability, 3), "", reason)
@@ -1201,8 +1160,9 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update."""
-        if self.seen_through is None:
+        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin
+        one, as its pose is not exact."""
+        if self.seen_through is None or track.box[3:5].min() < _THIN_M:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
@@ -1238,10 +1198,9 @@ class ObjectMap:
             two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.association.stacked_iou
             if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
+                if a.missed and not b.missed:
+                    a.stand_as(b)
                 a.absorb(b)
-                if b.history and (not a.history or b.history[0].stamp_ns < a.history[0].stamp_ns):
-                    a.history = b.history
-                a.known_as(b)
         for i in gone:
             self._remove(self._tracks[i])
 
@@ -1290,7 +1249,6 @@ class ObjectMap:
         for track in self._tracks.values():
             if track.state == ObjectState.CONFIRMED and not track.history:  # a map of an older version
                 track.note(track.found_ns, EventKind.FOUND, words=track.label)
-            self._grid.put(track.id, track.box)
         self._loaded, self._away = set(self._tracks), set(self._gone)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections

@@ -246,9 +246,9 @@ class _Page:
         self, server: Any, controls: Controls, answered: Callable[[Grounding], None], moved: Callable[[], None]
     ) -> None:
         self._server = server
-        self._moved = moved
-        self._controls = controls
-        self._answered = answered
+        self.moved = moved
+        self.controls = controls
+        self.answered = answered
         self._panels: dict[int, _Panel] = {}
         self._panels_lock = threading.Lock()
         self.drawing = threading.RLock()
@@ -283,7 +283,7 @@ class _Page:
 
     def greet(self, client: Any) -> None:
         """Add the fields of a new browser and show it the whole room."""
-        panel = _Panel(client, self._controls, self._answered, self._by_id, self._moved)
+        panel = _Panel(client, self)
         with self._panels_lock:
             self._panels[client.client_id] = panel
         panel.offer(self._objects)
@@ -301,7 +301,7 @@ class _Page:
         with self._panels_lock:
             return list(self._panels.values())
 
-    def _by_id(self, number: int) -> SceneObject | None:
+    def by_id(self, number: int) -> SceneObject | None:
         return next((o for o in self._objects if o.id == number), None)
 
     def _redraw(self) -> None:
@@ -391,13 +391,11 @@ class _Page:
         draw_points(self._server.scene, "/points", points, colors, 0.8 * voxels.voxel_size_m)
 
     def _show_cells(self, semantic: SemanticVoxels) -> None:
-        wanted = semantic if self._with_cells.value else None
-        if wanted is self._cells_of and self._cells_of is not None:
+        wanted: object = semantic if self._with_cells.value else False
+        if wanted is self._cells_of:
             return
-        if wanted is None and self._cells_of is False:
-            return
-        self._cells_of = False if wanted is None else wanted
-        rows = slice(0, 0) if wanted is None else even_share(len(semantic.centers_m), MAX_POINTS)
+        self._cells_of = wanted
+        rows = even_share(len(semantic.centers_m), MAX_POINTS) if wanted else slice(0, 0)
         palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
         labels = semantic.labels[rows]
         colors = palette[labels] if len(palette) else np.zeros((len(labels), 3), np.uint8)
@@ -484,24 +482,14 @@ class _Page:
 class _Panel:
     """The fields of one browser: to ask, and to name and correct the selected object."""
 
-    def __init__(
-        self,
-        client: Any,
-        controls: Controls,
-        answered: Callable[[Grounding], None],
-        by_id: Callable[[int], SceneObject | None],
-        moved: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._controls = controls
-        self._answered = answered
-        self._by_id = by_id
+    def __init__(self, client: Any, page: _Page) -> None:
+        self._client, self._page, controls = client, page, page.controls
         self._ids: tuple[int, ...] = ()
         self._names: list[Any] = []
         self._named_as: object = None
         self.gone = False
         self._room_middle = np.zeros(3)
-        client.camera.on_update(lambda _: moved())
+        client.camera.on_update(lambda _: page.moved())
         gui = client.gui
         with gui.add_folder("Ask", order=10):
             # In a multiline field Enter arrives with the letters: the page drops pending letters when another event,
@@ -551,7 +539,7 @@ class _Panel:
         return self._ids[at - 1] if at else 0
 
     def _mark(self) -> None:
-        thing = self._by_id(self._chosen())
+        thing = self._page.by_id(self._chosen())
         chosen = () if thing is None else (thing,)
         draw_lines(
             self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0
@@ -565,8 +553,8 @@ class _Panel:
         question = " ".join(text.split())
         self._question.value = ""
         if question:
-            answer = self._controls.ask(question)
-            self._answered(answer)
+            answer = self._page.controls.ask(question)
+            self._page.answered(answer)
             self.fly_to(answered_objects(answer))
 
     @staticmethod
@@ -648,12 +636,12 @@ class _Panel:
                 label.visible = visible
 
     def _rename(self) -> None:
-        assert self._controls.name is not None
-        self._do(self._controls.name, self._chosen(), self._typed(self._name))
+        assert self._page.controls.name is not None
+        self._do(self._page.controls.name, self._chosen(), self._typed(self._name))
 
     def _correct(self, not_there: bool) -> None:
-        assert self._controls.correct is not None
-        self._do(self._controls.correct, self._chosen(), "" if not_there else self._typed(self._label), not_there)
+        assert self._page.controls.correct is not None
+        self._do(self._page.controls.correct, self._chosen(), "" if not_there else self._typed(self._label), not_there)
 
     def _do(self, what: Callable[..., str], number: int, *values: Any) -> None:
         if not number:
