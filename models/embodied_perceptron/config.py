@@ -487,8 +487,6 @@ class LiftOptions:
             late is disabled. Large open-vocabulary models on a CPU need more.
         persons: ``masked``: persons detected by an ONNX detector, at five frames per second before fusion, are left out
             of the map; ``mapped``: persons are mapped like objects.
-        pictures: ``photographs``: of cameras, where detectors' scores are calibrated; ``rendered``: of a simulator,
-            with the rates measured in rendered homes.
         witnesses: file of `evaluate calibrate-witnesses` with measured rates of detectors; "" = the shipped one.
         stamp_tolerance_s: largest difference between the stamps of other programs' detections and the keyframe.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
@@ -524,7 +522,6 @@ class LiftOptions:
     max_rate_hz: float = 2.0
     limit_s: float = 5.0
     persons: Literal["masked", "mapped"] = "masked"
-    pictures: Literal["photographs", "rendered"] = "photographs"
     witnesses: str = ""
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
@@ -549,8 +546,6 @@ class LiftOptions:
         require_at_least(self, 0, "stamp_tolerance_s", "threads")
         require_within(self, 0, 1, "min_score", "min_probability")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
-        kinds = ("photographs", "rendered")
-        _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
         _require(len(self.providers) > 0, "providers must name at least one")
 
     @property

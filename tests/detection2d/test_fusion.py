@@ -18,7 +18,7 @@ from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.class_priors import shipped_priors
-from embodied_perceptron.inference.posterior import shipped_detector_model
+from embodied_perceptron.inference.posterior import Recall, shipped_detector_model
 from embodied_perceptron.results import UNNAMED, Certainty, Detections
 
 PRIORS = shipped_priors()
@@ -79,7 +79,7 @@ def test_agreement_makes_surer_and_the_networks_box_stays():
 
 def test_what_the_network_has_is_not_taken_away_by_another_name():
     network = found((CHAIR, 0.9, "bin"))
-    for name, views, score in (("chair", 1, 0.4), ("tv", 6, 0.7)):
+    for name, views, score in (("chair", 1, 0.4), ("tv", 2, 0.5)):
         fused = fuse(network, [thing(CHAIR, name, views, score)], around(), MODEL)
         assert fused.labels[0] == "bin"
         assert fused.scores[0] > 0.7
@@ -90,7 +90,7 @@ def test_what_the_network_has_is_not_taken_away_by_another_name():
 @pytest.mark.parametrize(("views", "score", "silent"), [(1, 0.45, 0), (1, 0.45, 6), (2, 0.35, 0)])
 def test_weak_reports_do_not_take_a_sure_name(views, score, silent):
     network = found((CHAIR, 0.5, "bin", {"bin": 0.5, UNNAMED: 0.35}))
-    fused = fuse(network, [thing(CHAIR, "chair", views, score, silent=silent)], around(), MODEL.on_photographs())
+    fused = fuse(network, [thing(CHAIR, "chair", views, score, silent=silent)], around(), MODEL)
     assert fused.labels[0] == "bin"
     assert fused.posterior(0)["bin"] >= 0.5 * sum(fused.posterior(0).values())
 
@@ -151,12 +151,29 @@ def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
 
 
+def with_recall(rate):
+    return dataclasses.replace(MODEL, recalls={"any": Recall(np.full(3, rate), {})})
+
+
 @pytest.mark.parametrize("score", [0.55, 0.83, 0.96])
-def test_missed_detections_do_not_take_a_sure_name(score):
+def test_missed_detections_of_a_poor_detector_do_not_take_a_sure_name(score):
     network = found((TABLE, score, "bed", {"bed": score, UNNAMED: min(0.3 * score, 1.0 - score)}))
-    fused = fuse(network, [], around(missed_views()), MODEL)
+    fused = fuse(network, [], around(missed_views()), with_recall(0.2))
     assert fused.labels == ("bed",)
     assert 0.75 * score <= fused.scores[0] < score
+
+
+def test_a_box_that_a_good_detector_never_reports_is_given_up():
+    network = found((TABLE, 0.8, "bed"))
+    assert fuse(network, [], around(missed_views()), with_recall(0.95)).scores.max() < 0.15
+    other = found((TABLE, 0.8, "counter"))  # which it does not know
+    assert fuse(other, [], around(missed_views()), with_recall(0.95)).scores.max() > 0.75
+
+
+def test_one_view_against_many_of_a_good_detector_makes_no_object():
+    stray = thing(CHAIR, "chair", 1, 0.9, silent=4)
+    assert not len(fuse(found(), [stray], around(), with_recall(0.95)))
+    assert len(fuse(found(), [stray], around(), with_recall(0.1)))
 
 
 COUNTER = found(  # one thing under several names, of which there is less room in its posterior than they score
@@ -212,7 +229,7 @@ def test_a_detection_that_is_not_lifted_names_the_box_that_it_shows():
     views = [shown(first, TABLE, "table"), *others]
     network = found((TABLE, 0.3, "bed", {"bed": 0.3, UNNAMED: 0.1}), (FAR, 0.9, "table"))
     assert reports(find_hypotheses(network, [], around(views))) == [{}, {"table": 1}]  # by score: FAR, TABLE
-    fused = fuse(network, [], around(views), MODEL.on_photographs())
+    fused = fuse(network, [], around(views), MODEL)
     assert next(label for label, box in zip(fused.labels, fused.boxes, strict=True) if box[0] == 0.6) == "table"
 
 

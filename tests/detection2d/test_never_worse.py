@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from support.lift_world import CUP_BOX, TABLE_BOX, THINGS, KnowingDetector, config, perfect, tour
@@ -11,7 +9,6 @@ from support.lift_world import CUP_BOX, TABLE_BOX, THINGS, KnowingDetector, conf
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.geometry.boxes import iou_of_arrays
-from embodied_perceptron.inference.posterior import shipped_detector_model
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Certainty, Detections
 
@@ -20,7 +17,6 @@ CARPET_BOX = np.array([-0.75, -1.1, 0.006, 1.5, 1.0, 0.02, 0, 0, 0])
 PICTURE_BOX = np.array([1.985, -0.6, 1.5, 0.03, 0.6, 0.4, 0, 0, 0])
 TRUTH = {"table": TABLE_BOX, "cup": CUP_BOX, "chair": CHAIR_BOX, "carpet": CARPET_BOX, "picture": PICTURE_BOX}
 # what the network says: three names right, one unsure, one wrong
-MODEL = shipped_detector_model()
 SAID = {"table": 0.55, "cup": 0.5, "chair": 0.9}
 
 
@@ -94,13 +90,10 @@ def right_names(found):
     return right, named
 
 
-@pytest.mark.parametrize("photographs", [False, True])
 @pytest.mark.parametrize("name", DEGRADED)
-def test_names_of_the_network_stay(room, name, photographs):
+def test_names_of_the_network_stay(room, name):
     scene, shown = room
     settings = LiftSettings(schedule=SchedulerRules(max_rate_hz=1000.0, burst=1000))
-    if not photographs:
-        settings = dataclasses.replace(settings, detector_model=MODEL)
     lift = DetectionLift(lambda: KnowingDetector(shown, DEGRADED[name]), settings)
     alone, fused = right_names(network()), right_names(lift.with_evidence(network(), scene))
     assert fused[0] >= alone[0] - 1

@@ -14,9 +14,12 @@ from scipy.special import logsumexp
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
+    NO_MISSES,
     DetectorConfusions,
     DetectorModel,
     Evidence,
+    Recall,
+    VisibleObject,
     detector_model_json,
     log_weights,
     read_detector_model,
@@ -57,39 +60,63 @@ def test_evidence_multiplies_odds_by_hand():
     assert found == pytest.approx({"chair": 0.5 * gain / total, UNNAMED: 0.2 * gain / total})
 
 
-def test_a_confusion_is_worth_what_was_counted():
-    found = model(confusion=1.0).posterior({"couch": 0.4, "chair": 0.4}, [said("chair")], {})
-    assert found["couch"] / found["chair"] == pytest.approx(
-        math.exp(0.5 * math.log(2.0) * COUNTED.log_confusion("chair", "couch"))  # one view of a score of one half
-    )
-    assert COUNTED.log_confusion("chair", "lamp") < COUNTED.log_confusion("chair", "couch") < 0.0
-    assert COUNTED.log_confusion("chair", "chair") == 0.0
-
-
-def test_silence_counts_for_known_names_alone_and_not_for_ever():
+def test_silence_counts_for_known_names_alone():
     by_hand = model(silence=1.0)
     once = by_hand.posterior(PRIOR, [silence(1)], {})
     odds = once["chair"] / once[UNNAMED] / (0.5 / 0.2)
-    assert odds == pytest.approx(math.exp(COUNTED.log_missed("chair", (0, 1, 0))))
-    assert COUNTED.log_missed("chair", (0, 1, 0)) < math.log(0.5)
-    assert by_hand.posterior(PRIOR, [silence(6)], {}) == by_hand.posterior(PRIOR, [silence(60)], {})
-    lamp = {"lamp": 0.5, UNNAMED: 0.2}
-    assert by_hand.posterior(lamp, [silence(9)], {}) == pytest.approx(lamp)
+    known = COUNTED.share_of(VOCABULARY)
+    assert known == pytest.approx(40 / 60)
+    share = (1.0 - recall_of("chair")) / (known * (1.0 - recall_of(UNNAMED)) + 1.0 - known)
+    assert odds == pytest.approx(share)
+    lamp = {"lamp": 0.5, UNNAMED: 0.0}
+    assert by_hand.posterior(lamp, [silence(9)], {})["lamp"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_silence_counts_by_how_well_things_of_that_size_are_seen():
-    counted = DetectorConfusions(
-        things={"chair": 40, "cup": 20},
-        reported={"chair": {"chair": 30}},
-        views={"chair": ((100, 10), (100, 50), (100, 90)), "cup": ((60, 3), (40, 8), (0, 0))},
-    )
-    small, medium, large = (counted.log_missed("chair", size) for size in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-    assert small == pytest.approx(math.log(0.9 / 0.99), abs=0.02)
-    assert large == pytest.approx(math.log(0.1 / 0.99), abs=0.3)
-    assert large < medium < small < 0.0
-    assert counted.log_missed("chair", (2, 1, 0)) == pytest.approx(2 * small + medium)
-    assert counted.log_missed("cup", (0, 0, 1)) > large  # cups are said seldom, large ones too, of which none was seen
-    assert counted.log_missed("chair", (0, 0, 0)) == 0.0
+def recall_of(name, recall=COUNTED.recall):
+    return recall.of_size[1] * recall.of_name.get(name, 1.0)
+
+
+def detects(rate, **of_name):
+    return Recall(np.full(3, rate), of_name)
+
+
+def test_the_less_a_detector_misses_the_more_its_silence_says():
+    poor, good, perfect = (detects(rate).log_seldom("chair", (0, 4, 0), NO_MISSES) for rate in (0.2, 0.6, 0.95))
+    assert perfect < math.log(0.02) < good < math.log(0.3) < poor < 0.0
+    assert detects(0.95, chair=0.2).log_seldom("chair", (0, 4, 0), NO_MISSES) > perfect, "but not of chairs"
+    views = [detects(0.95).log_seldom("chair", (0, n, 0), NO_MISSES) for n in (0, 1, 2, 9, 60)]
+    assert views == sorted(views, reverse=True)
+    assert views[0] == 0.0
+    assert views[1] == pytest.approx(math.log(0.05))
+    assert detects(0.9).log_seldom("chair", (0, 1, 0), (0, 9, 0)) > math.log(0.5), "as often as it must"
+    assert detects(0.9).log_seldom("chair", (0, 9, 0), (0, 1, 0)) < math.log(0.02)
+
+
+def test_recall_is_that_of_views_by_size():
+    recall = Recall(np.array([0.1, 0.5, 0.9]), {})
+    small, medium, large = (recall.log_seldom("chair", size, NO_MISSES) for size in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    assert (small, medium, large) == pytest.approx((math.log(0.9), math.log(0.5), math.log(0.1)))
+
+
+def map_of(rate, count=40, silent=(), views=4):
+    """Objects of a map whose views report them with a rate; ``silent`` are the network's names that none reports."""
+    rng = np.random.default_rng(5)
+    shown = rng.binomial(views, rate, count).tolist()
+    objects = [VisibleObject("chair", 0.9, (0, views - n, 0), (0, n, 0)) for n in shown]
+    return objects + [VisibleObject(name, 0.7, (0, views, 0), NO_MISSES) for name in silent]
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.98])
+def test_recall_is_estimated_in_the_map(rate):
+    recall = detects(0.4).in_map(map_of(rate, silent=("tv",)))
+    assert recall_of("chair", recall) == pytest.approx(rate, abs=0.1)
+
+
+def test_a_name_of_the_network_that_a_good_detector_never_reports_dies_alone_and_lives_in_numbers():
+    one = detects(0.4).in_map(map_of(0.98, silent=("tv",)))
+    many = detects(0.4).in_map(map_of(0.98, silent=("tv",) * 12))
+    assert recall_of("tv", one) > 0.8
+    assert recall_of("tv", many) < 0.4, "the detector does not find such objects"
 
 
 def test_a_name_that_no_box_of_the_network_says_has_its_nameless_part():
@@ -108,15 +135,15 @@ def test_shapes_are_named_by_detectors_alone_and_stay_where_these_are_unsure():
     assert unsure_shape == pytest.approx(sure.posterior(None, [said("tv")], {}))
 
 
-def test_on_photographs_a_name_of_one_view_is_as_sure_as_its_score():
-    by_hand = model(thing=1.0, score=0.3, confusion=0.2).on_photographs()
+def test_a_name_of_one_view_is_as_sure_as_its_score():
+    by_hand = model(thing=1.0, score=1.0, confusion=1.0)
     for score in (0.6, 0.8, 0.95):
         found = by_hand.posterior({UNNAMED: 0.4}, [said("dog", 1, score)], {}, can_name=True)
         assert found["dog"] / sum(found.values()) == pytest.approx(score)
 
 
-def test_on_photographs_views_that_agree_make_a_name_surer_and_those_that_do_not_do_not():
-    shipped = shipped_detector_model().on_photographs()
+def test_views_that_agree_make_a_name_surer_and_those_that_do_not_do_not():
+    shipped = shipped_detector_model()
 
     def share(*evidence):
         found = shipped.posterior({UNNAMED: 0.8}, evidence, {}, can_name=False)
@@ -130,13 +157,6 @@ def test_on_photographs_views_that_agree_make_a_name_surer_and_those_that_do_not
     assert share(torn)[0] < 0.4
     silent = share(said("tv", 2, 0.45, silent=6))[0]
     assert silent < share(said("tv", 2, 0.45))[0]
-
-
-def test_rendered_pictures_are_worth_what_was_measured():
-    counted = model(score=0.3, confusion=0.2)
-    assert counted.repeated is None
-    assert counted.on_photographs().weights["score"] == 1.0
-    assert counted.on_photographs().repeated == 0.2  # views of one thing are not independent, on photographs neither
 
 
 def test_two_detectors_say_more_than_one():

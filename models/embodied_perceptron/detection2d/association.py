@@ -94,7 +94,7 @@ class Candidate:
         box: (9,) upright.
         reported: detector -> name -> (number of views that report it, best score).
         missed: detector -> number of views that show it fully and do not report it, by size in the image
-            (:data:`~.inference.posterior.SIZES`).
+            (:data:`~.inference.posterior.SIZES`); ``shown``: of those that show it fully and report it.
         whole: at least one view shows it whole.
         members: (view, detection) pairs.
     """
@@ -103,6 +103,7 @@ class Candidate:
     box: NDArray[np.float64]
     reported: Mapping[str, Mapping[str, tuple[int, float]]]
     missed: Mapping[str, MissedViews] = field(default_factory=dict)
+    shown: Mapping[str, MissedViews] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
@@ -350,7 +351,8 @@ def find_candidates(
     cache.begin()
     items = _items(views, index)
     view = np.array([v for v, _ in items.of], dtype=np.int64)
-    groups = group_detections(sighted(items, views, cache), view, items.name)
+    seen = sighted(items, views, cache)
+    groups = _own_objects(group_detections(seen, view, items.name), seen, view)
     groups = [g for g in groups if len(g) > 1 or _suffices(items.lifted[g[0]])]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
@@ -358,7 +360,31 @@ def find_candidates(
     if len(joined) < len(groups):
         candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
-    return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
+    counts = [views_of(row, c.members, views) for c, row in zip(candidates, in_view, strict=True)]
+    return [replace(c, missed=missed, shown=shown) for c, (missed, shown) in zip(candidates, counts, strict=True)]
+
+
+def _own_objects(
+    groups: list[NDArray[np.int64]], seen: NDArray[np.int64], view: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Leave out groups whose 2-D boxes all show the surface of a larger group: they are that object, and what was
+    lifted is in front of it or behind."""
+    group_of = np.zeros(len(seen), np.int64)
+    for number, rows in enumerate(groups):
+        group_of[rows] = number
+    size = np.array([len(rows) for rows in groups])
+    result = []
+    for number, rows in enumerate(groups):
+        shown = np.ones(len(groups), dtype=bool)
+        for d in rows.tolist():
+            column = seen[:, view[d]]
+            here = np.bincount(group_of[column == d], minlength=len(groups))
+            visible = np.bincount(group_of[column != _UNSEEN], minlength=len(groups))
+            shown &= (here > 0) & (here >= _CONSENSUS * visible)
+        shown[number] = False
+        if not (size[shown] > len(rows)).any():
+            result.append(rows)
+    return result
 
 
 def _suffices(single: LiftedDetection) -> bool:
@@ -419,19 +445,20 @@ def ious_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
     return iou
 
 
-def missed_views(
-    in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
-) -> dict[str, MissedViews]:
-    """Return detector -> number of its views that show an object fully and do not report it, by size in the image.
+ViewCounts = tuple[dict[str, MissedViews], dict[str, MissedViews]]  # detector -> views that miss an object; report it
+
+
+def views_of(in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]) -> ViewCounts:
+    """Return the number of views that show an object fully and do not report it, and that do, by size in the image.
 
     ``in_view``: (V,) a row of :func:`fully_visible`; ``members``: (view, detection) pairs that report it.
     """
     reporting = {view for view, _ in members}
-    counts: dict[str, list[int]] = {}
+    counts: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
     for v in np.flatnonzero(in_view).tolist():
-        if v not in reporting:
-            counts.setdefault(views[v].source, [0] * len(NO_MISSES))[int(in_view[v]) - 1] += 1
-    return {source: (small, medium, large) for source, (small, medium, large) in counts.items()}
+        counts[v in reporting].setdefault(views[v].source, [0] * len(NO_MISSES))[int(in_view[v]) - 1] += 1
+    missed, shown = ({source: (n[0], n[1], n[2]) for source, n in of.items()} for of in counts)
+    return missed, shown
 
 
 class FitCache:

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.association import (
     Candidate,
     LiftedView,
+    ViewCounts,
     fully_visible,
     ious_px,
-    missed_views,
     pixels_of,
+    views_of,
 )
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
@@ -28,7 +29,7 @@ from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing
 from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
-from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, MissedViews
+from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, VisibleObject
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 MIN_SIZE_PX = 24.0  # smaller objects are missed too often to count as missed
@@ -43,9 +44,9 @@ _HOLDS = 0.6  # of it, in a 2-D box: the 2-D box may show this box
 _AGREE = 0.5  # least IoU of the 2-D box and the image part that the box shows
 
 
-# detector -> name -> (number of views that report it, best score); detector -> views that miss it, by size
-Observed = tuple[Mapping[str, Mapping[str, tuple[int, float]]], Mapping[str, MissedViews]]
-_UNSEEN: Observed = ({}, {})
+# detector -> name -> (number of views that report it, best score); views that miss it, and that report it
+Observed = tuple[Mapping[str, Mapping[str, tuple[int, float]]], ViewCounts]
+_UNSEEN: Observed = ({}, ({}, {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,6 @@ class Hypothesis:
         prior: of the network (:meth:`.Detections.posterior`); None = it has no box there.
         evidence: of the detectors.
         plausibility: reported name -> log-plausibility of the box.
-        posterior: where it is known already; None = not computed yet.
     """
 
     rows: NDArray[np.int64]
@@ -93,7 +93,6 @@ class Hypothesis:
     prior: Mapping[str, float] | None
     evidence: tuple[Evidence, ...]
     plausibility: Mapping[str, float]
-    posterior: Mapping[str, float] | None = None
 
     @property
     def is_observed(self) -> bool:
@@ -171,11 +170,11 @@ def fuse(
             for i in hypothesis.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
             continue
-        posterior = hypothesis.posterior
-        if posterior is None:
-            posterior = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name)
-            if hypothesis.prior is not None and can_name:
-                posterior = _with_sure_name(hypothesis, posterior, model)
+        posterior: Mapping[str, float] = model.posterior(
+            hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name
+        )
+        if hypothesis.prior is not None and can_name:
+            posterior = _with_sure_name(hypothesis, posterior, model)
         exists = sum(posterior.values())
         if hypothesis.prior is None and exists < min_probability:
             continue
@@ -307,7 +306,7 @@ def evidence_of(
         observed: reports of views without candidates, and their missed views.
     """
     reported = {source: dict(names) for source, names in observed[0].items()}
-    fewest = dict(observed[1])
+    fewest, shown = (dict(of) for of in observed[1])
     for candidate in candidates:
         for source, names in candidate.reported.items():
             for name, (views, score) in names.items():
@@ -316,10 +315,43 @@ def evidence_of(
         for source in vocabularies:  # a view that misses one part of an object may report another
             misses = candidate.missed.get(source, NO_MISSES)
             fewest[source] = min(fewest.get(source, misses), misses, key=sum)
+            shown[source] = max(shown.get(source, NO_MISSES), candidate.shown.get(source, NO_MISSES), key=sum)
     return tuple(
-        Evidence(source, reported.get(source, {}), fewest.get(source, NO_MISSES), vocabularies.get(source, frozenset()))
+        Evidence(
+            source,
+            reported.get(source, {}),
+            fewest.get(source, NO_MISSES),
+            vocabularies.get(source, frozenset()),
+            shown.get(source, NO_MISSES),
+        )
         for source in sorted({*reported, *fewest})
     )
+
+
+def visible_objects(hypotheses: Sequence[Hypothesis], source: str) -> list[VisibleObject]:
+    """Return the objects by which the recall of a detector is estimated.
+
+    They are boxes of the network with a name that the detector knows, whatever it reports; and objects that at least
+    two *other* views report, so that the views that are counted are not those for which an object is there.
+    """
+    objects = []
+    for one in hypotheses:
+        for evidence in one.evidence:
+            if evidence.source != source:
+                continue
+            views = sum(count for count, _ in evidence.reported.values())
+            if one.prior is None:
+                if views < 2:
+                    continue
+                name = max(evidence.reported, key=lambda n: evidence.reported[n])
+                shown = evidence.shown if views > 2 else NO_MISSES
+                objects.append(VisibleObject(name, 1.0, evidence.missed, shown))
+                continue
+            known = {n: p for n, p in one.prior.items() if n in evidence.vocabulary}
+            if known:
+                name = max(known, key=lambda n: known[n])
+                objects.append(VisibleObject(name, known[name], evidence.missed, evidence.shown))
+    return [o for o in objects if any(o.missed) or any(o.shown)]
 
 
 def plausibilities(
@@ -397,7 +429,7 @@ def _observe(
                 said = reported.setdefault(views[n].source, {})
                 count, score = said.get(labels[n][row], (0, 0.0))
                 said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
-        missed: dict[str, MissedViews] = {}
+        counts: ViewCounts = ({}, {})
         if not js and not more:
             half = float(np.linalg.norm(boxes[i, 3:6])) / 2
             near = [  # an object there, which looks otherwise
@@ -405,8 +437,8 @@ def _observe(
                 for n, view in enumerate(views)
                 if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in view.lifted)
             ]
-            missed = missed_views(visible[i], [*mine, *near], views)
-        result.append(([*js, *more], (reported, missed)))
+            counts = views_of(visible[i], [*mine, *near], views)
+        result.append(([*js, *more], (reported, counts)))
     return result
 
 

@@ -49,7 +49,7 @@ def lift_from_options(
         schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s)
         if options.layout != COCO_LAYOUT
         else SchedulerRules(max_rate_hz=1e6, burst=1_000_000),  # reading a file takes no time
-        detector_model=_detector_model(options.witnesses, options.pictures == "photographs"),
+        detector_model=_detector_model(options.witnesses),
     )
 
     limits = limits_from_options(options)
@@ -95,11 +95,10 @@ def _first_made(first: Detector, make: Callable[[], Detector]) -> Callable[[], D
     return lambda: made.pop() if made else make()
 
 
-def _detector_model(file: str, on_photographs: bool) -> DetectorModel:
+def _detector_model(file: str) -> DetectorModel:
     """Read the detector model of a file, or the shipped one."""
     try:
-        model = read_detector_model(Path(file).read_text(encoding="utf-8")) if file else shipped_detector_model()
-        return model.on_photographs() if on_photographs else model
+        return read_detector_model(Path(file).read_text(encoding="utf-8")) if file else shipped_detector_model()
     except ValueError as error:
         raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error
 

@@ -40,6 +40,7 @@ from embodied_perceptron.detection2d.fusion import (
     find_hypotheses,
     fuse,
     plausibilities,
+    visible_objects,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
@@ -117,7 +118,7 @@ class LiftSettings:
         min_probability: least probability of an object from detectors alone.
         stamp_tolerance_s: largest stamp difference of detections of other programs and their keyframe.
         schedule: of the detectors.
-        detector_model: likelihoods of detections; None = the shipped model on photographs.
+        detector_model: likelihoods of detections; None = the shipped model.
     """
 
     min_probability: float = 0.4
@@ -144,7 +145,7 @@ class DetectionLift:
 
     Attributes:
         priors: size priors of names.
-        detector_model: likelihoods of detections.
+        detector_model: likelihoods of detections, with the detectors' recall in the map.
         views: keyframes with lifted detections.
         lifted_objects: objects that the views agree on; ``objects``: those that are probable from detectors alone.
         hypotheses: of the last :meth:`with_evidence`; ``can_name``: whether the network had names then.
@@ -177,7 +178,7 @@ class DetectionLift:
         self._wanted: OrderedDict[str, None] = OrderedDict()  # words of queries, the newest last
         self._names = frozenset(names)  # of other programs
         given = self.settings.detector_model
-        self.detector_model = shipped_detector_model().on_photographs() if given is None else given
+        self._measured = shipped_detector_model() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of state shared by the detector's thread, add() and detect()
         self._statistics = LiftStatistics(state="running" if self._slots else "none")
@@ -269,6 +270,7 @@ class DetectionLift:
             self.persons.forget()
         if self.looks is not None:
             self.looks.clear()
+        self.detector_model = self._measured
         self._lifted: _Lifted = WeakKeyDictionary()
         self._shapes, self._shapes_cut = np.zeros((0, 9)), False  # computed since the last renewal
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
@@ -340,9 +342,13 @@ class DetectionLift:
         began = time.perf_counter()
         around = self.fusion_context(scene.voxels, scene.floor_z_m)
         self.hypotheses, self.can_name = find_hypotheses(network, self.lifted_objects, around), can_name
-        fused = fuse(
-            network, self.lifted_objects, self.hypotheses, self.detector_model, self.settings.min_probability, can_name
-        )
+        recalls = {
+            source: self._measured.confusions(source).recall.in_map(visible_objects(self.hypotheses, source))
+            for source in around.vocabularies
+        }
+        self.detector_model = replace(self._measured, recalls=recalls)
+        least = self.settings.min_probability
+        fused = fuse(network, self.lifted_objects, self.hypotheses, self.detector_model, least, can_name)
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -563,8 +569,8 @@ class DetectionLift:
 
         def alone(box: NDArray[np.float64]) -> tuple[Hypothesis, str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            posterior = self.detector_model.posterior(None, evidence, plausibility)
-            own = Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, plausibility, posterior)
+            posterior = self._measured.posterior(None, evidence, plausibility)
+            own = Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, plausibility)
             return own, *_likeliest(posterior)
 
         hypothesis, label, probability = alone(candidate.box)
@@ -614,8 +620,8 @@ _Lifted = WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedD
 def _known(candidate: Candidate, floor_z_m: float) -> _Known:
     """Key of a completed candidate, besides shapes and vocabularies; arrays by identity, as the entry keeps them."""
     reported = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
-    missed = tuple(sorted(candidate.missed.items()))
-    return id(candidate.points_m), id(candidate.box), reported, missed, candidate.whole, floor_z_m
+    views = tuple(tuple(sorted(of.items())) for of in (candidate.missed, candidate.shown))
+    return id(candidate.points_m), id(candidate.box), reported, views, candidate.whole, floor_z_m
 
 
 def _distinct(

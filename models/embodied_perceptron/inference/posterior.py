@@ -11,19 +11,16 @@ Confusions move probability between names only, never to or from nothing (:func:
     thing       the detector reports an object
     views       logarithm of the number of views that report it; views of one background are not independent
     score       log-odds of the best score
-    confusion   log-rate of the reported name for objects of the state's name, relative to objects of the reported
-                name; times the best score and the logarithm of the number of views
-    silence     missed detections: views that show the location fully and report nothing, at most :data:`_MAX_MISSED`,
-                times the log-likelihood of a miss for an object of that name and size in the image; 0 for names outside
-                of the detector's vocabulary
+    confusion   log-probability of the reported names for an object of the state's name; a score is the probability that
+                the reported name is right, and wrong names are distributed as measured
+    silence     log-probability that no more of the views that show the location fully report it, given the detector's
+                recall in this map (:class:`Recall`); 0 for names outside of the detector's vocabulary
     plausible   log-plausibility of size and height for a name that the network did not report
     unsaid      1 for a name that the network did not report, where it has boxes
     alone       1 where the network has no box
 
 Weights and confusions are fitted to simulated homes with the disturbances of photographs (``evaluate
-calibrate-witnesses``) and stored in ``witnesses.json``. Detectors were trained on photographs, where their scores are
-calibrated: :meth:`DetectorModel.on_photographs` takes a score as the probability that the reported name is right, and
-the measured confusions as the distribution over wrong names.
+calibrate-witnesses``) and stored in ``witnesses.json``.
 """
 
 from __future__ import annotations
@@ -44,12 +41,13 @@ from embodied_perceptron.results import UNNAMED
 NOTHING = ""
 FEATURES = ("thing", "views", "score", "confusion", "silence", "plausible", "unsaid", "alone")
 ANY_DETECTOR = "any"
-_MAX_MISSED = 6
 _NAMELESS = 0.02  # least share of an object's probability for names that the network did not report
 _LEAST = 1e-3
 _MOST_SCORE = 0.99
-# weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
-_ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
+_LIFTED_RIGHT = 0.9  # probability that the surface of a sure detection is the object's, not one in front or behind
+_REPEATED = 0.43  # weight of each doubling of the number of views with the same report, which are not independent
+PROBABILITIES = ("confusion", "silence")  # features that are log-probabilities, whose weight is 1
+_ROUNDS = 4  # of expectation maximisation
 _PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
 
 F64 = NDArray[np.float64]
@@ -72,12 +70,14 @@ class Evidence:
         reported: name -> (number of views that report it, best score); :data:`UNNAMED` is a report without a name.
         missed: number of views that show the location fully and report nothing, by size in the image.
         vocabulary: names that the detector can report.
+        shown: number of views that show the location fully and report something.
     """
 
     source: str
     reported: Mapping[str, tuple[int, float]]
     missed: MissedViews = NO_MISSES
     vocabulary: frozenset[str] = frozenset()
+    shown: MissedViews = NO_MISSES
 
     def is_informative(self, prior: Mapping[str, float] | None) -> bool:
         """Return True when it changes the prior: a miss does so only for names in the detector's vocabulary."""
@@ -100,38 +100,6 @@ class DetectorConfusions:
     views: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     false_rate: float = 0.01
 
-    def log_confusion(self, reported: str, true: str) -> float:
-        """Return the log of P(reported | true) / P(reported | reported), at most 0."""
-        key = reported, true
-        if key not in self._confusions:
-            self._confusions[key] = self._log_confusion(reported, true)
-        return self._confusions[key]
-
-    def log_missed(self, name: str, missed: MissedViews) -> float:
-        """Return the log-likelihood, at most 0, of views that miss a fully visible object of that name.
-
-        More than :data:`_MAX_MISSED` views count as that many.
-        """
-        if not any(missed):
-            return 0.0
-        if name not in self._log_misses:
-            least = 1.0 - self.false_rate
-            self._log_misses[name] = [min(0.0, math.log(max(1.0 - r, _LEAST) / least)) for r in self._recalls(name)]
-        views = sum(missed)
-        counted = sum(n * log for n, log in zip(missed, self._log_misses[name], strict=True))
-        return counted * min(views, _MAX_MISSED) / views
-
-    def _recalls(self, name: str) -> list[float]:
-        """Return the recall by size: the mean over names for the size, scaled by the name's recall."""
-        of_name = self.views.get(name, ((0, 0),) * len(NO_MISSES))
-        seen, detected = (sum(view[k] for view in of_name) for k in (0, 1))
-        usual, usual_of_size = self._usual_recall
-        better = _share(detected, seen, usual) / usual
-        return [
-            _share(right, views, min(better * of_size, 1.0))
-            for (views, right), of_size in zip(of_name, usual_of_size, strict=True)
-        ]
-
     def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
         """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
 
@@ -150,7 +118,7 @@ class DetectorConfusions:
 
     def _doubt(self, reported: str, true: str) -> tuple[float, float]:
         """Return the share of ``true`` among wrong reports, and the frequency of ``reported`` over that of ``true``."""
-        total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 1.0)
+        total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 2.0)
         own = _share(self.things.get(reported, 0), total, usual)
         if true == UNNAMED:
             return 1.0, own / (1.0 - own)
@@ -158,43 +126,121 @@ class DetectorConfusions:
         share = _share(wrong.get(true, 0), sum(wrong.values()), usual)
         return share, own / _share(self.things.get(true, 0), total, usual)
 
-    def _log_confusion(self, reported: str, true: str) -> float:
-        if reported in (true, UNNAMED):
-            return 0.0
-        counts = self.reported.get(reported, {})
-        wrong = sum(n for name, n in counts.items() if name not in (reported, NOTHING))
-        usual = (wrong + 1.0) / (sum(self.things.values()) + 50.0)  # for objects of any other name
-        own = _share(counts.get(reported, 0), self.things.get(reported, 0), self._usual_own)
-        other = usual if true == UNNAMED else _share(counts.get(true, 0), self.things.get(true, 0), usual)
-        return min(0.0, math.log(other / own))
-
-    @cached_property
-    def _confusions(self) -> dict[tuple[str, str], float]:
-        """Cache of :meth:`log_confusion`."""
-        return {}
-
     @cached_property
     def _doubts(self) -> dict[tuple[str, str], tuple[float, float]]:
         """Cache of :meth:`log_doubt`."""
         return {}
 
+    def share_of(self, vocabulary: frozenset[str]) -> float:
+        """Return the share of all objects that have a name of the vocabulary."""
+        total = sum(self.things.values())
+        return sum(n for name, n in self.things.items() if name in vocabulary) / max(total, 1)
+
     @cached_property
-    def _log_misses(self) -> dict[str, list[float]]:
-        """Cache of :meth:`log_missed`: by size."""
+    def recall(self) -> Recall:
+        """Return the measured recall."""
+        counts = {name: np.array(sizes, dtype=np.float64) for name, sizes in self.views.items()}
+        return Recall(np.full(len(NO_MISSES), 0.5), {}).updated(counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """Recall of a detector for fully visible objects.
+
+    Attributes:
+        of_size: (3,) of each size in the image, over all names.
+        of_name: name -> its recall as a multiple of that; 1 for others.
+    """
+
+    of_size: F64
+    of_name: Mapping[str, float]
+
+    def updated(self, counts: Mapping[str, F64]) -> Recall:
+        """Return the recall after more observations.
+
+        Args:
+            counts: name -> (3, 2) number of views, by size, that show objects of the name fully, and of those among
+                them that report it.
+        """
+        seen, reported = np.sum(list(counts.values()), axis=0).T if counts else np.zeros((2, len(self.of_size)))
+        of_size = (reported + _PRIOR_COUNT * self.of_size) / (seen + _PRIOR_COUNT)
+        of_name = dict(self.of_name)
+        for name, own in counts.items():
+            expected, usual = float(own[:, 0] @ of_size), self.of_name.get(name, 1.0)
+            of_name[name] = (float(own[:, 1].sum()) + _PRIOR_COUNT * usual) / (expected + _PRIOR_COUNT)
+        return Recall(of_size, of_name)
+
+    def in_map(self, objects: Sequence[VisibleObject]) -> Recall:
+        """Return the recall after the objects of a map: the maximum likelihood over their existence.
+
+        An object that no view reports counts as far as it exists, given the recall (expectation maximisation).
+        """
+        result = self
+        for _ in range(_ROUNDS if objects else 0):
+            counts: dict[str, F64] = {}
+            for o in objects:
+                odds = o.exists / max(1.0 - o.exists, _LEAST) * math.exp(result.log_seldom(o.name, o.missed, o.shown))
+                weight = 1.0 if any(o.shown) else odds / (1.0 + odds)
+                own = counts.setdefault(o.name, np.zeros((len(NO_MISSES), 2)))
+                own += weight * np.stack([np.add(o.missed, o.shown), o.shown], axis=1)
+            result = self.updated(counts)
+        return result
+
+    def log_seldom(self, name: str, missed: MissedViews, shown: MissedViews, known: float = 1.0) -> float:
+        """Return the log-probability, at most 0, that no more of the views that show an object fully report it.
+
+        Args:
+            name: of the object.
+            missed, shown: number of views that do not report it, and that do, by size in the image.
+            known: probability that the detector knows its name.
+
+        Views of one object are not independent: its own recall has a Beta distribution around that of the detector.
+        """
+        if not any(missed) or known == 0.0:
+            return 0.0
+        key = name, missed, shown, known
+        if key not in self._log_seldom:
+            of_size = np.minimum(self.of_size * self.of_name.get(name, 1.0), _MOST_SCORE)
+            mean = float(of_size @ np.add(missed, shown)) / sum((*missed, *shown))
+            self._log_seldom[key] = _log_at_most(sum(shown), sum((*missed, *shown)), mean, known)
+        return self._log_seldom[key]
+
+    @cached_property
+    def _log_seldom(self) -> dict[tuple[str, MissedViews, MissedViews, float], float]:
+        """Cache of :meth:`log_seldom`."""
         return {}
 
-    @cached_property
-    def _usual_recall(self) -> tuple[float, list[float]]:
-        """Return the recall over all names: of any size, and by size."""
-        by_size = [[sum(view[n][k] for view in self.views.values()) for k in (0, 1)] for n in range(len(NO_MISSES))]
-        seen, detected = (sum(size[k] for size in by_size) for k in (0, 1))
-        usual = (detected + 1.0) / (seen + 5.0)
-        return usual, [_share(right, views, usual) for views, right in by_size]
 
-    @cached_property
-    def _usual_own(self) -> float:
-        right = sum(counts.get(name, 0) for name, counts in self.reported.items())
-        return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.reported) + 3.0)
+@dataclass(frozen=True)
+class VisibleObject:
+    """An object of a map for the recall of a detector.
+
+    Attributes:
+        name: which the detector knows.
+        exists: probability without this detector.
+        missed, shown: number of views that show it fully and do not report it, and that do, by size in the image.
+    """
+
+    name: str
+    exists: float
+    missed: MissedViews
+    shown: MissedViews
+
+
+def _log_at_most(k: int, n: int, mean: float, known: float) -> float:
+    """Return the log-probability of at most ``k`` of ``n`` draws of a rate.
+
+    The rate has a Beta distribution around ``mean`` with probability ``known``, and is 0 otherwise. It is narrower for
+    an object that is reported.
+    """
+    alike = 1.0 + k
+    a, b = alike * mean, alike * (1.0 - mean)
+    p = math.exp(sum(math.log((b + i) / (alike + i)) for i in range(n)))
+    total = p
+    for j in range(k):
+        p *= (n - j) / (j + 1) * (a + j) / (n - j - 1 + b)
+        total += p
+    return math.log(min(max(known * total + 1.0 - known, _LEAST**2), 1.0))
 
 
 def _share(count: int, total: int, usual: float) -> float:
@@ -209,15 +255,14 @@ class DetectorModel:
     Attributes:
         weights: by feature.
         detectors: by name; :data:`ANY_DETECTOR` stands for detectors that were not measured.
-        repeated: None = confusions as measured; otherwise they follow the scores, and this is the weight of each
-            doubling of the number of views with the same report.
+        recalls: of detectors in a map (:meth:`Recall.in_map`); as measured for others.
 
     Raises ``ValueError`` for missing or non-finite weights and without :data:`ANY_DETECTOR`.
     """
 
     weights: Mapping[str, float]
     detectors: Mapping[str, DetectorConfusions]
-    repeated: float | None = None
+    recalls: Mapping[str, Recall] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if set(self.weights) != set(FEATURES) or not all(math.isfinite(w) for w in self.weights.values()):
@@ -229,25 +274,20 @@ class DetectorModel:
         """Return the confusions of a detector; those of any detector where it was not measured."""
         return self.detectors.get(source, self.detectors[ANY_DETECTOR])
 
-    def on_photographs(self) -> DetectorModel:
-        """Return the model for photographs, on which the detectors' scores are calibrated."""
-        weights = {**self.weights, **_ON_PHOTOGRAPHS}
-        return DetectorModel(weights, self.detectors, self.weights["confusion"])
+    def recall(self, source: str) -> Recall:
+        """Return the recall of a detector in the map, or the measured one."""
+        return self.recalls.get(source, self.confusions(source).recall)
 
     def log_confused(self, one: Evidence, state: str) -> float:
         """Return the log-likelihood, at most 0, of a detector's reports for an object called ``state``."""
         confusions = self.confusions(one.source)
         scores = {name: _within(score) for name, (_, score) in one.reported.items()}
         weight = {name: views * scores[name] for name, (views, _) in one.reported.items()}
-        views, total = sum(views for views, _ in one.reported.values()), sum(weight.values())
-        if self.repeated is None:
-            confused = sum(w * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
-            return max(scores.values()) * math.log1p(views) * math.log(confused / total)
         confused = 0.0
         for name, (count, _) in one.reported.items():
             first, further = confusions.log_doubt(name, state, scores[name])
-            confused += weight[name] * math.exp(first + self.repeated * math.log2((1.0 + count) / 2.0) * further)
-        return math.log(confused / total)
+            confused += weight[name] * math.exp(first + _REPEATED * math.log2((1.0 + count) / 2.0) * further)
+        return math.log(confused / sum(weight.values()))
 
     def posterior(
         self,
@@ -324,15 +364,17 @@ def features(
         table[row, column["unsaid"]] = float(is_new and prior is not None)
         table[row, column["alone"]] = float(prior is None)
     for one in evidence:
-        confusions = model.confusions(one.source)
+        recall = model.recall(one.source)
+        # an object that it reports under any name is one that it can report
+        unnamed = 1.0 if one.reported else model.confusions(one.source).share_of(one.vocabulary)
         for row, state in enumerate(states[1:], 1):
-            if state in one.vocabulary:
-                table[row, column["silence"]] += confusions.log_missed(state, one.missed)
+            share = unnamed if state == UNNAMED else float(state in one.vocabulary)
+            table[row, column["silence"]] += recall.log_seldom(state, one.missed, one.shown, share)
         if not one.reported:
             continue
         views, best = (
             sum(v for v, _ in one.reported.values()),
-            _within(max(score for _, score in one.reported.values())),
+            min(_within(max(score for _, score in one.reported.values())), _LIFTED_RIGHT),
         )
         for row, state in enumerate(states[1:], 1):
             table[row, column["thing"]] += 1.0
@@ -375,7 +417,8 @@ def read_detector_model(text: str) -> DetectorModel:
             )
             for name, entry in data["detectors"].items()
         }
-        return DetectorModel({str(k): float(w) for k, w in data["weights"].items()}, detectors)
+        weights = {str(k): float(w) for k, w in data["weights"].items()}
+        return DetectorModel({**weights, **dict.fromkeys(PROBABILITIES, 1.0)}, detectors)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"not a detector model: {error!r}") from error
 

@@ -107,10 +107,6 @@ class BoxParts(NamedTuple):
         """(N, 9)."""
         return bx.make_boxes(*self)
 
-    def select(self, index: Tensor) -> BoxParts:
-        """Rows ``index`` (indices or mask)."""
-        return BoxParts(self.center[index], self.size[index], self.rotation[index])
-
     def corners(self) -> Tensor:
         """(N, 8, 3)."""
         local = 0.5 * bx.corner_signs(self.center) * self.size[:, None, :]

@@ -33,6 +33,7 @@ from embodied_perceptron.inference.posterior import (
     FEATURES,
     NO_MISSES,
     NOTHING,
+    PROBABILITIES,
     DetectorConfusions,
     DetectorModel,
     features,
@@ -46,8 +47,8 @@ from embodied_perceptron_training.homes.recording import recorded_home
 ON_IOU = 0.25
 _OF_SHARE = 0.5  # of a detection's points within an object: it is a detection of that object
 _RIDGE = 0.05
-_START = {"thing": 0.0, "views": 0.5, "score": 0.5, "confusion": 0.5, "silence": 0.5, "plausible": 0.5}
-_NOT_NEGATIVE = ("views", "score", "confusion", "silence", "plausible")
+_START = {"views": 0.5, "score": 0.5, "confusion": 1.0, "silence": 1.0, "plausible": 0.5}
+_NOT_NEGATIVE = ("views", "score", "plausible")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     Raises ``ValueError`` for a recording without truth of this generator, and for a detector that fails.
     """
     # every keyframe, as a robot's detector has time for; nobody walks through simulated homes
-    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped", pictures="rendered")
+    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped")
     priors = shipped_priors()
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
@@ -209,7 +210,10 @@ def fit_weights(hypotheses: Sequence[LabelledHypothesis], model: DetectorModel) 
         table[k, : len(prior)], offset[k, : len(prior)] = values, prior
     every, row = np.arange(len(samples)), np.array([row for *_, row in samples])
     weight = np.array([sample.weight for sample in hypotheses])
-    bounds = [(0.0, None) if name in _NOT_NEGATIVE else (None, None) for name in FEATURES]
+    bounds = [
+        (1.0, 1.0) if name in PROBABILITIES else (0.0, None) if name in _NOT_NEGATIVE else (None, None)
+        for name in FEATURES
+    ]
     start = np.array([_START.get(name, 0.0) for name in FEATURES])
 
     def loss(w: F64) -> float:

@@ -100,7 +100,7 @@ def detections_of_scene(data: str | Path, name: str, detections: str | Path) -> 
 
 def lift_of_file(path: str | Path, image_stamps: Mapping[str, int]) -> DetectionLift:
     """Return the lift of a file's detections of rendered images. Raises as :func:`.lift_from_options`."""
-    options = LiftOptions(detector=str(path), layout=COCO_LAYOUT, pictures="rendered")
+    options = LiftOptions(detector=str(path), layout=COCO_LAYOUT)
     lift = lift_from_options(options, (), image_stamps)
     assert lift is not None
     return lift
