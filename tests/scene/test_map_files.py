@@ -21,7 +21,6 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import tensor_files
 from embodied_perceptron.scene.live_map import labels_path, saved_objects
 from embodied_perceptron.scene.map_frame import MAX_WORLD_M
-from embodied_perceptron.scene.object_map import ObjectMap
 
 
 def a_map(seed: int) -> Perceptron:
