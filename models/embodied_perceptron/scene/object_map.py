@@ -19,10 +19,13 @@ Detections and objects are assigned one to one by :func:`~.suppression.associati
 identity of a whole, and similar objects side by side stay apart. An object that no longer fits at its place, and one
 whose place is seen empty, is *gone*: it is remembered with its appearance and its history, and a new object that is
 clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
-new object has an id of its own and says which earlier ones it may be. An object that no camera saw leaving may be
-continued too, where something was put down: its old voxels are then a tentative object until a camera sees them again.
+new object has an id of its own and says which earlier ones it may be. That is decided again whenever an object leaves
+and while new ones are young; the id that a recognised object had until then stays known as its own. An object that was
+found a few times only may be a mistake: it does not leave, and is no earlier one. An object that no camera saw leaving
+may be continued too, where something was put down: its old voxels are then a tentative object until a camera sees them
+again.
 
-The cost of an update depends on the objects near the window; objects elsewhere do not change, not even their age.
+Objects elsewhere than near the window do not change, not even their age, and cost next to nothing.
 """
 
 from __future__ import annotations
@@ -569,7 +572,6 @@ _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
-_THIN_M = 0.15
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
@@ -1161,9 +1163,8 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin
-        one, as its pose is not exact."""
-        if self.seen_through is None or track.box[3:5].min() < _THIN_M:
+        """Whether a camera saw through the middle of a missed object since the last update."""
+        if self.seen_through is None:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
