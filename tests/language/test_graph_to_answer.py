@@ -56,6 +56,19 @@ def answer(marked: str, objects: list[SceneObject], colors: list[tuple[int, int,
         ("find: the [cup=t] [taller than=t.larger(a)] the [jug=a]", "object: cup larger(height, jug)"),
         ("find: the [cup=t] [smaller than=t.smaller(a)] the [rest=a]", "object: cup smaller(cup)"),
         ("find: the [box=t] [of the same colour as=t.same-colour(a)] the [bed=a]", "object: box same-colour(bed)"),
+        (
+            "find: the [box=t] [half a metre=t.amount] [above=t.above(a)] the [bed=a]",
+            "object: box above(bed) distance(0.5m, bed)",
+        ),
+        (
+            "find: the [cup=t] [a couple of metres=t.amount] [behind=t.behind(a)] the [bed=a]",
+            "object: cup behind(bed) distance(2m, bed)",
+        ),
+        ("find: the [last but one=t.rank] [cup=t] [from the left=t.from-left]", "object: cup from-right#2"),
+        ("find: the [leftmost=t.leftmost] [cup=t] [but one=t.rank]", "object: cup from-left#2"),
+        ("find: the [second to last=t.rank] [cup=t] [from=t.closest(a)] the [bed=a]", "object: cup farthest#2(bed)"),
+        ("find: the [biggest=t.large] [cup=t] [but two=t.rank]", "object: cup large#3"),
+        ("find: the [last=t.rank] [cup=t], [tallest first=t.tall]", "object: cup short"),
         ("find: [something to wash my hands in=t]", "object: something to wash hands"),
         ("find: the floor is full of hair, [what can I sweep it with=t]", "object: something to sweep"),
         ("find: this apple core has to go [somewhere=t]", "object: something to apple core"),
@@ -116,3 +129,46 @@ def test_a_use_is_served_by_what_is_there_first() -> None:
     assert serving(["washed", "hands"]) == serving(["washing", "my", "hand"]) == "something to wash hands"
     assert serving(["a", "lovely", "quarrel"]) == ""
     assert all(nouns for nouns in affordances().values())
+
+
+@pytest.mark.parametrize(("marked", "number"), [
+    ("find: the [second=t.rank] [thing=t] [on=t.on(a)] the [sink=a] [from the left=t.from-left]", 3),
+    ("find: the [tallest=t.tall] [thing=t] [on=t.on(a)] the [sink=a]", 3),
+    ("find: the [second=t.rank] [cup=t] [from the left=t.from-left]", 3),
+])  # fmt: skip
+def test_an_order_counts_only_what_fits_the_rest(marked: str, number: int) -> None:
+    """A mirror 30 cm above the sink may be on it, a cupboard may be meant by "cup": neither is counted."""
+    objects = [
+        thing(1, "sink", 0.0, size=(1.2, 0.5, 0.9)),
+        SceneObject(2, "cup", 0.9, np.array([-0.3, 0.0, 0.95, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0])),
+        SceneObject(3, "cup", 0.9, np.array([0.4, 0.0, 1.0, 0.1, 0.1, 0.2, 0.0, 0.0, 0.0])),
+        SceneObject(4, "mirror", 0.9, np.array([0.1, 0.1, 1.6, 0.3, 0.05, 0.8, 0.0, 0.0, 0.0])),
+        SceneObject(5, "cup rack", 0.9, np.array([0.2, 0.0, 1.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0])),
+    ]
+    found = answer(marked, objects)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", number)
+
+
+@pytest.mark.parametrize("gap", [0.5, 0.9])
+def test_what_stands_beside_a_table_is_not_what_it_lacks(gap: float) -> None:
+    tables = [thing(1, "table", 0.0, size=(1.0, 1.0, 0.7)), thing(2, "table", 5.0, size=(1.0, 1.0, 0.7))]
+    on = SceneObject(3, "lamp", 0.9, np.array([0.0, 0.0, 0.9, 0.2, 0.2, 0.4, 0.0, 0.0, 0.0]))
+    marked = "find: the [table=t] [without=t.with(a)!;neg] a [lamp=a]"
+    found = answer(marked, [*tables, on, thing(4, "lamp", 5.6 + gap, size=(0.2, 0.2, 1.5))])
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)
+    assert "without the lamp" in answer(marked, [tables[0], on]).reason
+
+
+def test_an_implement_that_the_map_lacks_is_no_other_use() -> None:
+    """A rake is not something to rake with, where the map has only a broom; an espresso is a use."""
+    broom = thing(1, "broom", 0.0)
+    assert answer("find: the [rake=t]", [broom]).status.name == "NOT_FOUND"
+    assert in_short(meaning_of("find: the [rake=t]", ("broom",))) == "object: rake"
+    assert in_short(meaning_of("find: an [espresso=t]", ("coffee maker",))) == "object: something to espresso"
+
+
+@pytest.mark.parametrize("words", ["whatever", "whatever is", "what's"])
+def test_what_stands_between_two_landmarks_needs_no_noun(words: str) -> None:
+    objects = [thing(1, "bed", 0.0), thing(2, "box", 1.5), thing(3, "desk", 3.0), thing(4, "cup", 1.5, 3.0)]
+    found = answer(f"find: [{words}=t] [between=t.between(a,b)] the [bed=a] and the [desk=b]", objects)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)

@@ -6,9 +6,12 @@ import pytest
 
 from embodied_perceptron.language.lexicon import (
     affordances,
+    is_implement,
     is_known_noun,
     lexicon,
+    metres,
     noun_taxonomy,
+    ordinal,
     serving,
     singular,
     split_words,
@@ -131,3 +134,33 @@ def test_a_brand_or_regional_name_is_read_as_the_usual_noun(name: str, noun: str
 
 def test_every_usual_noun_of_a_name_is_known() -> None:
     assert [noun for noun in lexicon().names.values() if not is_known_noun(noun)] == []
+
+
+@pytest.mark.parametrize(("noun", "is_one"), [("rake", True), ("drill", True), ("espresso", False), ("zzq", False)])
+def test_an_implement_is_something_to_use(noun: str, is_one: bool) -> None:
+    assert is_implement(noun) == is_one
+
+
+@pytest.mark.parametrize(
+    ("words", "rank"),
+    [
+        ("second", 2), ("number two", 2), ("5th", 5), ("the", None), ("last", -1), ("final one", -1), ("next", 2),
+        ("last but one", -2), ("last but two", -3), ("penultimate", -2), ("second to last", -2), ("3rd last", -3),
+        ("next to last", -2), ("one before last", -2), ("but one", 2), ("bar two", 3), ("after the tallest", 2),
+        ("last-but-one", -2),
+    ],
+)  # fmt: skip
+def test_ranks_in_words(words: str, rank: int | None) -> None:
+    assert ordinal(words.split()) == rank
+
+
+@pytest.mark.parametrize(
+    ("words", "length_m"),
+    [
+        ("a couple of metres", 2.0), ("a metre and a half", 1.5), ("three quarters of a metre", 0.75),
+        ("a foot", 0.3048),
+        ("a hundred cm", 1.0), ("a few steps", 2.1), ("arm's reach", 0.7), ("one metre ninety", 1.9), ("the", None),
+    ],
+)  # fmt: skip
+def test_lengths_in_words(words: str, length_m: float | None) -> None:
+    assert metres(words.split()) == (None if length_m is None else pytest.approx(length_m))

@@ -72,6 +72,7 @@ from embodied_perceptron.language.relations import (
 )
 from embodied_perceptron.language.scoring import (
     MAY_BE_UNKNOWN,
+    OF_KIND,
     UNDECIDED,
     Evidence,
     Scorer,
@@ -111,7 +112,7 @@ _UNSURE = 0.02  # score of an uninformative proposed box
 _AS_GOOD = 0.75  # share of the best probability that counts as equally good
 _HARDLY = 0.15  # likelihood below which a condition does not hold
 _FITS = 0.45  # least likelihood of the conditions where all objects are asked for
-_OF_KIND = 0.7  # the same for the similarity of the label, as a share of the best
+
 _MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are imprecise
 _SHARED = ("wall", "alone")  # places of several objects: "how many towels hang on the wall"
 # labels that also cover objects with other labels: "a piece of furniture"
@@ -594,7 +595,7 @@ class _Answer:
             return self._none_is(noun, " and ".join(words))
         for term in evidence.terms:
             c = term.constraint
-            enough = sum(fits[i] >= _HARDLY and evidence.category[i] >= _OF_KIND * kind for i in members)
+            enough = sum(fits[i] >= _HARDLY and evidence.category[i] >= OF_KIND * kind for i in members)
             if c.is_superlative and c.rank > max(enough, 1) and not term.missing:
                 there = f"are only {enough} {_counted(noun)}" if enough > 1 else f"is only one {_counted(noun, False)}"
                 return f"number {c.rank} was asked for, but there {there}"
@@ -615,7 +616,7 @@ class _Answer:
         best = float(evidence.category[order].max())
         unknown, more = self.scorer.unknown(evidence), ""
         least = np.where(unknown, _FITS * UNDECIDED, _FITS)
-        fitting = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= least[i]]
+        fitting = [i for i in order if evidence.category[i] >= OF_KIND * best and fits[i] >= least[i]]
         chosen = [i for i in fitting if not unknown[i]]
         if best < _SAME_KIND and meaning.kind != "object" and is_known_noun(noun, self.labels):
             return GroundingStatus.NOT_FOUND, (), _no(noun)
@@ -836,6 +837,8 @@ def _words(c: Constraint) -> str:
     if c.anchors and c.relation != "colour":
         joint = " than the " if c.relation in ("nearer", "farther") else " and the "
         words += " the " + joint.join(a.noun for a in c.anchors)
+    if c.negated and words.startswith("with "):
+        return f"without{words[4:]}"
     return ("not " if c.negated else "") + words
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from embodied_perceptron.language.lexicon import (
@@ -74,6 +74,14 @@ _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high
 _COUNTED_FROM = {
     "leftmost": "from-left", "rightmost": "from-right", "left-of-all": "from-left", "right-of-all": "from-right",
     "from-left": "from-left", "from-right": "from-right",
+}  # fmt: skip
+_REVERSED = {
+    a: b
+    for pair in (
+        ("from-left", "from-right"), ("large", "small"), ("tall", "short"), ("high", "low"), ("closest", "farthest"),
+        ("nearest-me", "farthest-me"),
+    )
+    for a, b in (pair, pair[::-1])
 }  # fmt: skip
 _ORDERS = frozenset(("closest", "farthest", "nearest-me", "farthest-me", "round", *_COUNTED_FROM)) | _STATURE
 _CONVERSE = {
@@ -391,7 +399,7 @@ class Decoder:
             else:
                 found += self._looks(t) or self._state(number, t)
         if not any(t.name in _COMPARED for t in predicates):
-            found += self._measured(amounts)
+            found += self._measured(amounts, {t.first: c for t in predicates for c in found if c.span == self._span(t)})
         for t in predicates:
             last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
             rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
@@ -434,12 +442,16 @@ class Decoder:
         read = {i for t in pieces for i in range(t.first, t.last)}
         return [] if last in read or "or" in self.texts else self._state(number, Predicate(last, last + 1, "other"))
 
-    def _measured(self, amounts: Sequence[Predicate]) -> list[Constraint]:
-        """Sizes without "more" or "less": "ninety centimetres high", "its height is two metres"."""
+    def _measured(self, amounts: Sequence[Predicate], begins: Mapping[int, Constraint]) -> list[Constraint]:
+        """Sizes without "more" or "less", "ninety centimetres high", and distances before a relation, "half a metre
+        above the desk"; ``begins``: the conditions by their first words."""
         found = []
         for t in amounts:
             amount, beside = metres(self._tokens(t)), self.texts[max(0, t.first - _REACH) : t.last + _REACH]
-            if amount is not None:
+            place = begins.get(t.last)
+            if amount is not None and place is not None and place.anchors:
+                found.append(Constraint("distance", place.anchors, span=self._span(t), amount_m=amount))
+            elif amount is not None:
                 found.append(Constraint("measured", value=_axis(beside), span=self._span(t), amount_m=amount))
         return found
 
@@ -522,14 +534,13 @@ def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
 
 
 def _ranked(found: list[Constraint], rank: int, span: tuple[int, int]) -> list[Constraint]:
-    """Give an ordinal to the nearest order in the sentence, or to the default order."""
+    """Give an ordinal to the nearest order in the sentence, or to the default order; a negative one counts from the
+    end: the last from the left is the first from the right."""
     orders = [k for k, c in enumerate(found) if c.relation in _ORDERS]
     if not orders:
-        return [*found, Constraint("nth", rank=rank, span=span)] if rank > 1 else found
+        return [*found, Constraint("nth", rank=abs(rank), span=span)] if abs(rank) > 1 else found
     k = min(orders, key=lambda k: abs(found[k].span[0] - span[1]))
-    c = found[k]
-    relation = _COUNTED_FROM.get(c.relation, c.relation)
-    if rank == -1:  # the last from the left is the first from the right
-        relation = {"from-left": "from-right", "from-right": "from-left"}.get(relation, relation)
-        rank = 1
-    return [*found[:k], replace(c, relation=relation, rank=rank), *found[k + 1 :]]
+    relation = _COUNTED_FROM.get(found[k].relation, found[k].relation)
+    if rank < 0:
+        relation = _REVERSED.get(relation, relation)
+    return [*found[:k], replace(found[k], relation=relation, rank=abs(rank), weight=_OUTRIGHT), *found[k + 1 :]]

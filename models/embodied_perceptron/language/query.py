@@ -615,7 +615,8 @@ class WordScores:
             doubts.append((float(self.intent[second]) / sure, INTENTS[second], found))
         likely = sorted((d for d in doubts if d[0] > _LEAST_SHARE), key=lambda d: -d[0])[:_MOST_OTHERS]
         others = [(share, self._graph(other, 1.0, pieces)) for share, other, pieces in likely]
-        return (first, *(replace(other, probability=first.probability * share) for share, other in others))
+        graphs = (first, *(replace(other, probability=first.probability * share) for share, other in others))
+        return tuple(sorted(graphs, key=_denies_nothing))
 
     def _graph(self, intent: str, sure: float, pieces: Sequence[_Piece]) -> SentenceGraph:
         """The graph of ``pieces`` with the most likely arcs."""
@@ -654,6 +655,11 @@ class WordScores:
             if i not in read and begins.max() > _LEAST_SHARE * self.parts[i, 0]:
                 more = sorted([*pieces, (KINDS[int(begins.argmax())], i, i + 1, 1.0)], key=lambda p: p[1])
                 yield float(begins.max() / self.parts[i, 0]), more
+
+
+def _denies_nothing(graph: SentenceGraph) -> bool:
+    """Whether a graph has a negation without anything negated, which no sentence means."""
+    return any(p.name == NEGATION for p in graph.predicates) and not any(p.denied for p in graph.predicates)
 
 
 def _pieces(parts: F32) -> list[_Piece]:

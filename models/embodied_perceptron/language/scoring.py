@@ -53,6 +53,8 @@ _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam",
 _TWO_SIDED = frozenset(("between", "nearer", "farther"))
 _MEASURES = frozenset(("within", "beyond", "distance", "nearer", "farther", "larger", "smaller", "measured"))
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
+OF_KIND = 0.7  # least similarity of a label, as a share of the best one's, where objects are counted or compared
+_COMPARED = 0.6  # the same for the likelihood of the other conditions
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
 _BESIDE = frozenset(("front", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
@@ -250,12 +252,16 @@ class Scorer:
             log_score = log_score + w["candidates"] * np.log(self.extra + _EPS)
         if superlative and self.group.any():
             first = 0.8 * (log_score + confidence)
-            soft = self.group * np.exp(np.minimum(first - first[self.group > 0].max(), 0.0))
+            fits = self.plausible(Evidence(self.category, log_score, log_score, terms, holds_not, may_be))
+            fits = fits * (self.category >= OF_KIND * float(self.category.max()))
+            among = self.group * (fits >= _COMPARED * float((fits * self.group).max()))
+            soft = among * np.exp(np.minimum(first - first[among > 0].max(), 0.0))
             for constraint in superlative:
                 score, missing = self._compare(constraint, soft)
+                score = np.where(among > 0, score, score[among > 0].min())  # what does not fit the rest is not best
                 log_score = log_score + w[constraint.relation] * constraint.weight * score
                 terms.append(
-                    ConstraintScore(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing)
+                    ConstraintScore(constraint, np.exp(score - score[among > 0].max()).clip(0.0, 1.0), missing)
                 )
         return Evidence(self.category, log_score + confidence, log_score, terms, holds_not, may_be)
 
@@ -323,8 +329,8 @@ class Scorer:
                 likely = LIKELIHOODS["viewer-left"](pairs)  # the stated viewpoint decides the side
             else:
                 likely = LIKELIHOODS[c.relation](pairs)
-            if c.negated and c.relation == "near":
-                likely = is_touching(pairs)  # "not near" excludes only very close objects
+            if c.negated and c.relation in ("near", "with"):
+                likely = is_touching(pairs)  # "not near" and "without" exclude only very close objects
             holds = pairs.best(likely * pairs.different)
             itself = pairs.where(~pairs.different).target
             others = int(chosen.sum()) - np.bincount(itself, minlength=self.g.n)
@@ -403,6 +409,7 @@ class Scorer:
             return ConstraintScore(c, (is_within if c.relation == "within" else is_more_than)(far, c.amount_m))
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
+        fits = is_touching(pairs) if c.negated and c.relation == "with" else fits  # what stands near is not lacked
         if pairs.different.size and not pairs.different.any():  # "the desk on the desk" with only one desk
             return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
         holds = pairs.best(fits * pairs.different * weight[pairs.anchor])

@@ -154,8 +154,7 @@ class Corrections:
 
     def forget_inside(self, box: NDArray[np.float64]) -> None:
         """Forget corrections of objects centered in a (9,) box."""
-        R = box_rotations(box[None])[0]
-        self.entries = [e for e in self.entries if (np.abs((e.box[:3] - box[:3]) @ R) > box[3:6] / 2).any()]
+        self.entries = [e for e in self.entries if not _is_centered_in(box, e.box)]
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
         """Move corrections with a corrected world; ``motion_at``: as of :meth:`ObjectMap.move`."""
@@ -187,6 +186,10 @@ def _correction(row: dict[str, Any]) -> Correction:
         row["label"],
         plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
     )
+
+
+def _is_centered_in(box: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    return bool((np.abs((other[:3] - box[:3]) @ box_rotations(box[None])[0]) <= box[3:6] / 2).all())
 
 
 def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
@@ -565,7 +568,7 @@ _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is f
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
-_KNOWN = 5  # detections of an object that can leave or be recognised: fewer may be a mistake
+_KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
 _THIN_M = 0.15
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
@@ -766,8 +769,7 @@ class ObjectMap:
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Remove objects centered in the (9,) ``box``; returns their ids."""
-        R = box_rotations(box[None])[0]
-        gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
+        gone = [t for t in self._tracks.values() if _is_centered_in(box, t.box)]
         for track in gone:
             self._remove(track)
         self.corrections.forget_inside(box)
@@ -990,9 +992,8 @@ class ObjectMap:
             return
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
         unlike = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2))
-        begun_ns = np.array([t.begun_ns for t in new])[:, None]
-        unlike[(unlike >= LIKE) | (begun_ns <= [t.begun_ns for t in old])] = np.inf
-        unlike[begun_ns < [t.present_ns - _LAG_NS for t in old]] = np.inf
+        earlier_ns = [max(t.begun_ns + 1, t.present_ns - _LAG_NS) for t in old]
+        unlike[(unlike >= LIKE) | (np.array([t.begun_ns for t in new])[:, None] < earlier_ns)] = np.inf
         odds = np.full((len(new), len(old)), -np.inf)
         views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None

@@ -226,7 +226,7 @@ class Fit:
     epochs: int = 6
     seed: int = 0
     share: float = 1.0
-    made: int = 6000
+    made: int = 8000
     average: bool = False
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from embodied_perceptron.language.lexicon import affordances, pluralize
 from embodied_perceptron_training.language.markup import MarkedSentence, read_sentence
-from embodied_perceptron_training.language.variation import COLOURS, MATERIALS, ORDINALS, nouns
+from embodied_perceptron_training.language.variation import AMOUNTS, COLOURS, MATERIALS, ORDINALS, nouns
 
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
 KINDS_OF_SENTENCES = Path(__file__).with_name("reader_kinds.txt")
@@ -52,25 +52,23 @@ _DESCRIBED = (
     "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
 )  # fmt: skip
 _SHARE_DESCRIBED = 0.4
-_SHARE_KINDS, _SHARE_WHOLE = 0.47, 0.6  # of all sentences, and of the rest
+_SHARE_KINDS, _SHARE_WHOLE = 0.55, 0.6  # of all sentences, and of the rest
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
-_NUMBERS = ("two", "3", "1.5", "half a", "a", "80", "40", "1.2", "thirty", "0.6", "five", "sixty", "90")
-_UNITS_OF = {
-    True: ("metres", "meters", "m", "feet", "metre", "meter"),
-    False: ("centimetres", "cm", "centimeters", "inches"),
-}
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _BY_WORDS = (  # words chosen, tag of the form, tag of these words
-    (r"lower", "high", "low"), (r"taller", "(?:high|large)", "tall"), (r"smaller", "(?:high|large)", "small"),
-    (r"larger|bigger", "high", "large"),
+    (r"lower|bottom", "high", "low"), (r"larger|bigger", "high", "large"),
+    (r"taller|tallest", "(?:high|large)", "tall"),
+    (r"smaller|smallest", "(?:high|large)", "small"), (r"shortest", "large", "short"), (r"longest", "large", "long"),
+    (r"lowest", "large", "low"), (r"highest", "large", "high"),
     (r"[^\]=]*\bright[^\]=]*", "leftmost", "rightmost"), (r"[^\]=]*\bright[^\]=]*", "own-left", "own-right"),
-    (r"(?:\w+ )?(?:from|on) the right|right to left|from right to left|going left", "from-left", "from-right"),
+    (r"(?![^\]]*(?:left to right|going right))[^\]=]*\bright[^\]=]*|going left", "from-left", "from-right"),
     (r"(?:bigger|larger|taller|higher) than", "smaller", "larger"),
-    (r"(?:smaller|shorter|lower|littler) than", "larger", "smaller"),
-    (r"on", "near", "on"), (r"under", "near", "below"), (r"above", "near", "above"),
+    (r"(?:smaller|shorter|lower|littler|narrower|less) than|under|below|at most|not more than", "larger", "smaller"),
+    (r"on", "near", "on"), (r"under|below", "(?:near|on)", "below"), (r"above", "near", "above"),
     (r"(?:to the )?left of", "near", "left"), (r"(?:to the )?right of", "near", "right"),
     (r"in front of", "near", "front"), (r"behind", "near", "behind"), (r"(?:by|next to)", "on", "near"),
-    (r"in", "on", "in"), (r"behind|at the back of", "front", "behind"), (r"furthest|farthest", "closest", "farthest"),
+    (r"in", "(?:on|near)", "in"), (r"behind|at the back of", "front", "behind"),
+    (r"(?:furthest|farthest)(?: from)?", "closest", "farthest"), (r"furthest|farthest", "nearest-me", "farthest-me"),
 )  # fmt: skip
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
@@ -201,12 +199,10 @@ def of_kind(form: str, rng: np.random.Generator) -> MarkedSentence:
 
     while _CHOICE.search(form):
         form = _CHOICE.sub(lambda m: pick(m[1].split("|")), form, count=1)
-    number = pick(_NUMBERS)
-    metric = bool(re.search(r"\.|^(?:two|3|five|a|half a|two and)", number))
     one, other = pick(COLOURS), pick(COLOURS)
     a, b = _three(rng)[:2]
     values = {
-        "{C}": one, "{D}": other, "{N}": f"{number} {pick(_UNITS_OF[metric])}", "{O}": pick(ORDINALS),
+        "{C}": one, "{D}": other, "{N}": pick(AMOUNTS), "{O}": pick(ORDINALS),
         "{U}": pick(tuple(affordances())), "{x}": a, "{y}": b,
         "{As}": f"[{pluralize(a)}=a]", "{A}": f"[{a}=a]", "{B}": f"[{b}=b]",
     }  # fmt: skip

@@ -37,10 +37,12 @@ COLOURS = (
     "dark blue", "light green", "dark brown", "light grey", "cream", "navy", "turquoise",
 )  # fmt: skip
 MATERIALS = ("wooden", "metal", "glass", "plastic", "leather", "wicker", "marble", "steel", "fabric", "ceramic", "oak")
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "2nd", "3rd", "4th")
-_AMOUNTS = (
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "2nd", "3rd", "4th", "last")
+AMOUNTS = (
     "two metres", "one metre", "3 meters", "half a metre", "1.5 m", "80 cm", "a metre and a half", "five feet",
-    "2 metres", "ten feet", "a metre", "120 centimetres", "1 m", "40 inches",
+    "2 metres", "ten feet", "a metre", "120 centimetres", "1 m", "40 inches", "one and a half metres", "1.2 meters",
+    "two and a half metres", "thirty centimetres", "0.6 m", "a couple of metres", "90 cm", "sixty inches", "a foot",
+    "half a meter", "two meters", "1 metre 20", "three quarters of a metre", "a quarter of a metre", "3 m", "80cm",
 )  # fmt: skip
 _FILLERS = ("um", "uh", "er", "like", "you know", "so", "well", "hmm", "erm", "i mean", "right", "let's see", "kind of")
 _POLITE_BEFORE = (
@@ -62,7 +64,7 @@ _RELATED = (
 _ALIKE = {
     name: words
     for names, words in (
-        (("colour",), COLOURS), (("material",), MATERIALS), (("rank",), ORDINALS), (("amount",), _AMOUNTS),
+        (("colour",), COLOURS), (("material",), MATERIALS), (("rank",), ORDINALS), (("amount",), AMOUNTS),
         (("large", "small"), ("big", "small", "large", "little", "bigger", "smaller", "biggest", "smallest")),
         (("tall", "short", "high", "low"), ("tall", "short", "taller", "shorter", "tallest", "high", "lowest")),
         (("left-of-all", "right-of-all"), ("left", "right")), (("leftmost", "rightmost"), ("leftmost", "rightmost")),
@@ -199,7 +201,7 @@ class Variation:
                 elif name == "rank" and words in ORDINALS:
                     text = self._pick(ORDINALS)
                 elif name == "amount":
-                    text = self._pick(_AMOUNTS)
+                    text = self._pick(AMOUNTS)
             found.append(_Piece(text, piece.tags))
         return found
 

@@ -399,7 +399,7 @@ _SMALL = (
 )  # fmt: skip
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _CARDINALS = {word: float(k) for k, word in enumerate(_SMALL)} | {
-    "a": 1.0, "an": 1.0, "both": 2.0, "couple": 2.0, "pair": 2.0, "hundred": 100.0,
+    "both": 2.0, "couple": 2.0, "pair": 2.0, "few": 3.0, "hundred": 100.0,
 } | {word: 10.0 * k for k, word in enumerate(_TENS, 2)}  # fmt: skip
 ORDINALS = {
     word: rank
@@ -411,23 +411,27 @@ ORDINALS = {
 }  # fmt: skip
 UNITS = (  # prefix of the unit, metres
     ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
-    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("m", 1.0),
+    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("arm", 0.7), ("reach", 0.7),
+    ("m", 1.0),
 )  # fmt: skip
-
-
+_ARTICLES, _QUARTERS = frozenset(("a", "an")), frozenset(("quarter", "quarters"))
+_LAST, _AFTER = frozenset(("last", "final", "penultimate")), frozenset(("but", "bar", "after", "before"))
 _SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # unit that follows metres and feet, metres
 
 
 def cardinal(tokens: Sequence[str]) -> float | None:
-    """The number at the beginning of the words: "twenty five", "1.5", "a", "half"; None without a number."""
+    """The number at the beginning of the words: "twenty five", "1.5", "a", "a couple"; None without a number."""
     total: float | None = None
-    for token in tokens:
+    for before, token in zip(("", *tokens), tokens, strict=False):
+        total = None if before in _ARTICLES and (token in _CARDINALS or token[0].isdigit()) else total
         if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
             return (total or 0.0) + float(token.replace(",", "."))
         if token in _CARDINALS:
             total = (total or 0.0) + _CARDINALS[token] if token != "hundred" else 100.0 * (total or 1.0)
         elif total is not None:
             break
+        elif token in _ARTICLES:
+            total = 1.0
     return total
 
 
@@ -446,23 +450,26 @@ def metres(tokens: Sequence[str]) -> float | None:
         number = 0.0 if half and "half" in tokens[:unit] else 1.0
         if unit == len(tokens) and not half:
             return None
+    number *= 0.25 if not _QUARTERS.isdisjoint(before) else 1.0
     rest = cardinal(tokens[unit + 1 :]) if not half else None  # "one metre ninety", "five foot six"
     small = _SMALLER.get(scale, 0.0) * rest if rest is not None else 0.0
     return min((number + half) * scale + (small if small < scale else 0.0), _LONGEST_M)
 
 
 def ordinal(tokens: Sequence[str]) -> int | None:
-    """The rank in the words: "second", "number two", "5th"; -1 for the last."""
-    for token in tokens:
-        if token in ORDINALS:
-            return ORDINALS[token]
-        if token in ("last", "final"):
-            return -1
-        digits = re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", token)
-        if digits:
-            return min(int(digits[1]), _MOST)
-    number = cardinal([t for t in tokens if t not in ("a", "an")])
-    return None if number is None else min(int(number), _MOST)
+    """The rank in the words: "second", "number two", "5th", 3 for "but two"; from the end -1 for the last, -2 for
+    "second to last" and "last but one"."""
+    words = [part for token in tokens for part in token.split("-")]
+    digits = next((int(m[1]) for word in words if (m := re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", word))), None)
+    rank = next((ORDINALS[word] for word in words if word in ORDINALS), digits)
+    if rank is None and (number := cardinal([word for word in words if word not in _ARTICLES])) is not None:
+        rank = int(number)
+    after = not _AFTER.isdisjoint(words)  # "the largest but one", "the one after the largest"
+    if after:
+        rank = 1 + (rank or 1)
+    if not _LAST.isdisjoint(words):
+        rank = -(rank or 1) if "penultimate" not in words else -2
+    return rank if rank is None else max(-_MOST, min(rank, _MOST))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
