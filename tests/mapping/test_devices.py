@@ -95,6 +95,7 @@ def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert "\n" not in str(error.value)
 
 
+@needs_warp
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
