@@ -80,7 +80,6 @@ class OperationCount:
 
     Attributes:
         operations, waits: by module.
-        names: operations by module and name.
         on_host: tensors that a device run would have on the host.
     """
 
@@ -89,7 +88,6 @@ class OperationCount:
     def __init__(self) -> None:
         self.operations: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
-        self.names: Counter[tuple[str, str]] = Counter()
         self.on_host = WeakIdKeyDictionary()
         self._entered = contextlib.ExitStack()
         self._waits_before: WeakKeyDictionary[HostCopy, int] = WeakKeyDictionary()  # of copies sent meanwhile
@@ -184,9 +182,7 @@ class OperationCount:
         """Book one."""
         if self._quiet:
             return
-        module = asking_module()
-        self.operations[module] += 1
-        self.names[module, name] += 1
+        self.operations[asking_module()] += 1
 
     def wait(self) -> None:
         """Book one."""

@@ -117,10 +117,10 @@ def volume_contender(config: VolumeConfig) -> Contender:
     return Contender("FeatureVolume", lambda frame: frame, volume.integrate, size)
 
 
-def open3d_contender(config: VolumeConfig, block: int) -> Contender:
+def open3d_contender(config: VolumeConfig, block: int, device: str = "CPU:0") -> Contender:
     import open3d as o3d
 
-    core = o3d.core
+    core, place = o3d.core, o3d.core.Device(device)
     grid = o3d.t.geometry.VoxelBlockGrid(
         attr_names=("tsdf", "weight", "color"),
         attr_dtypes=(core.float32, core.float32, core.float32),
@@ -128,14 +128,14 @@ def open3d_contender(config: VolumeConfig, block: int) -> Contender:
         voxel_size=config.voxel_size_m,
         block_resolution=block,
         block_count=100_000 * 8**3 // block**3,
-        device=core.Device("CPU:0"),
+        device=place,
     )
 
     def prepare(frame: PosedFrame) -> Any:
         f = frame.frame
         return (
-            o3d.t.geometry.Image(core.Tensor(np.ascontiguousarray(f.depth_m))),
-            o3d.t.geometry.Image(core.Tensor(f.color.astype(np.float32) / 255)),
+            o3d.t.geometry.Image(core.Tensor(np.ascontiguousarray(f.depth_m), device=place)),
+            o3d.t.geometry.Image(core.Tensor(f.color.astype(np.float32) / 255, device=place)),
             core.Tensor(f.intrinsics.matrix),
             core.Tensor(invert_transform(frame.T_world_camera)),
         )

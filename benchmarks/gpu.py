@@ -7,19 +7,22 @@
 Sections: ``map`` (the map on the device equals that of the CPU, every voxel; time of a frame at 640 x 480), ``boxes``
 (every frame a keyframe and a perception: boxes beside those of the CPU, median of each stage on both), ``launches``
 (kernels, waits and copies of a frame and of a perception, by torch's profiler), ``live`` (200 frames with a perception
-every tenth: drops nothing, median and 99th percentile, memory) and ``training`` (windows a second). A section that
-fails is named in ``failed`` and the run goes on; one that would begin after seven minutes is named in ``late``. The
-exit code is 1 if any failed, or if map or boxes differ.
+every tenth: drops nothing, median and 99th percentile, memory), ``training`` (windows a second) and ``peers`` (the same
+frames by Open3D's VoxelBlockGrid, and one sparse convolution by ours and by spconv-triton; what is not installed is
+named). A section that fails is named in ``failed`` and the run goes on; one that would begin after seven minutes is
+named in ``late``. The exit code is 1 if any failed, or if map or boxes differ.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import tempfile
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import _report as report
 import numpy as np
 import torch
 from device_ops import ALL_HEADS, HOMES
+from fusion import open3d_contender
 from online import again, every_frame, frames_of, nearly_same_boxes
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, VolumeConfig
@@ -35,6 +39,8 @@ from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sparse.conv import SparseConv
+from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
@@ -186,6 +192,40 @@ def training_section(run: Run) -> Row:
     return {"windows_per_s": done.samples_per_s, "waiting_for_data": done.waiting, "batch": scenes, "steps": done.steps}
 
 
+def peers_section(run: Run) -> Row:
+    """Other packages on the same device: a frame into Open3D's map at the voxels of :func:`map_section`, and a
+    convolution of size 3 with 64 channels at 50,000 sites."""
+    row: Row = {"left_out": ", ".join(n for n in ("open3d", "spconv_triton") if importlib.util.find_spec(n) is None)}
+    if "open3d" not in row["left_out"]:
+        theirs = open3d_contender(VolumeConfig(), 16, "CPU:0" if run.device == "cpu" else "CUDA:0")
+        frames = [theirs.prepare(vga(frame, 0)) for frame in run.frames]
+        row["open3d_frame"] = spread([timed(partial(theirs.fuse, frame), run.device) for frame in frames])
+    channels, count = 64, 2000 if run.small else 50_000
+    place = torch.randint(0, 64, (count, 3), generator=torch.Generator().manual_seed(0)).unique(dim=0).to(run.device)
+    feats = torch.rand(len(place), channels, device=run.device)
+    sites = SparseTensor.from_coords(place, feats)
+    convolutions: dict[str, Callable[[], Any]] = {}
+    convolutions["convolution"] = partial(SparseConv(channels, channels, 3).to(run.device), sites)
+    if "spconv_triton" not in row["left_out"]:
+        import spconv_triton.pytorch as spconv
+
+        layer = spconv.SubMConv3d(channels, channels, 3, bias=False, indice_key="same").to(run.device)
+        there = spconv.SparseConvTensor(feats, torch.nn.functional.pad(place.int(), (1, 0)), [64, 64, 64], 1)
+        convolutions["spconv_triton"] = partial(layer, there)
+    with torch.inference_mode():
+        for name, work in convolutions.items():
+            row[name] = spread([timed(work, run.device) for _ in range(5 if run.small else 50)])
+    return row
+
+
+def timed(work: Callable[[], Any], device: str) -> float:
+    """Milliseconds until the device has done it."""
+    start = time.perf_counter()
+    work()
+    wait(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
 def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--dry", action="store_true", help="on the CPU, small: proves the script")
@@ -197,7 +237,7 @@ def main() -> int:
     run = Run("cuda" if has_gpu else "cpu", options.dry or options.quick)
     every: dict[str, Callable[[Run], Row]] = {
         "map": map_section, "boxes": boxes_section, "launches": launches_section, "live": live_section,
-        "training": training_section,
+        "training": training_section, "peers": peers_section,
     }  # fmt: skip
     found: Row = {"device": torch.cuda.get_device_name() if has_gpu else "cpu", "torch": torch.__version__}
     failed, late, began = [], [], time.perf_counter()

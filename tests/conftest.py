@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ REPO = Path(__file__).resolve().parents[1]
 pytest_plugins = ["support.text_encoders"]
 
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")  # nodes of tests stay on this machine
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests start inherit it
 
 
 ALONE = "EMBODIED_TEST_ALONE"

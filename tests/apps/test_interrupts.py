@@ -97,11 +97,10 @@ def test_an_export_that_is_broken_off_leaves_nothing_and_runs_again(tmp_path: Pa
 
 
 POOL = """
-import signal, sys, time
+import sys, time
 from embodied_perceptron_training.processes import spread
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for jobs in the background
     print("ready", flush=True)
     try:
         for item, take in spread(time.sleep, [600, 601, 602], 2):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from support.golden import GOLDEN
 from support.random_boxes import random_boxes
+from support.volume_frames import needs_warp
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry import overlap
@@ -435,6 +436,7 @@ def by_operations(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return bx.box_iou(a, b)
 
 
+@needs_warp
 @PROFILE
 @given(st.lists(box, min_size=1, max_size=6), st.lists(box, min_size=1, max_size=6))
 def test_overlap_on_a_device_is_that_of_the_loops(
@@ -444,6 +446,7 @@ def test_overlap_on_a_device_is_that_of_the_loops(
     torch.testing.assert_close(by_operations(a, b), bx.box_iou(a, b), atol=1e-9, rtol=1e-9)
 
 
+@needs_warp
 def test_overlap_on_a_device_of_awkward_boxes() -> None:
     every = torch.cat([AWKWARD, random_boxes(60, seed=7), random_boxes(40, seed=8, room_m=0.3, tilt=0.0)])
     torch.testing.assert_close(by_operations(every, every), bx.box_iou(every, every), atol=1e-9, rtol=1e-9)
@@ -456,6 +459,7 @@ def test_overlap_on_a_device_of_awkward_boxes() -> None:
     torch.testing.assert_close(pairs, bx.paired_iou(every[:-1], every[1:]), atol=1e-9, rtol=1e-9)
 
 
+@needs_warp
 def test_many_overlaps_on_a_device_come_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes = random_boxes(30, seed=3)
     at_once = by_operations(boxes, boxes)
@@ -463,6 +467,7 @@ def test_many_overlaps_on_a_device_come_piece_by_piece(monkeypatch: pytest.Monke
     torch.testing.assert_close(by_operations(boxes, boxes), at_once)
 
 
+@needs_warp
 @pytest.mark.parametrize("device", [False, True])
 def test_gradients_of_the_intersection_are_those_of_differences(device: bool) -> None:
     a, b = random_boxes(8, seed=5, room_m=0.4), random_boxes(8, seed=6, room_m=0.4)
@@ -471,6 +476,7 @@ def test_gradients_of_the_intersection_are_those_of_differences(device: bool) ->
             assert torch.autograd.gradcheck(bx.paired_iou, boxes, eps=1e-7, atol=1e-5)
 
 
+@needs_warp
 def test_gradients_on_a_device_are_those_of_the_loops() -> None:
     every = torch.cat([random_boxes(20, seed=9, room_m=0.5), random_boxes(10, seed=8, room_m=0.3, tilt=0.0)])
     others = ~torch.eye(len(every), dtype=torch.bool).flatten()  # rounding decides between the sides of a box on itself
@@ -485,6 +491,7 @@ def test_gradients_on_a_device_are_those_of_the_loops() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
+@needs_warp
 def test_a_lost_box_gives_no_number() -> None:
     lost = random_boxes(4)
     lost[[0, 1, 2], [0, 1, 2]] = math.nan

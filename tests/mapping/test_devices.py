@@ -95,6 +95,7 @@ def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert "\n" not in str(error.value)
 
 
+@needs_warp
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -340,13 +341,20 @@ def test_a_device_gives_memory_as_the_map_grows(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_warp
-def test_a_device_without_room_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])
+@pytest.mark.parametrize("what", ["_allocate", "_size_scratch"])  # of the voxels, and of the table of blocks
+def test_a_device_that_fails_as_the_map_grows(
+    what: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No room, for another process has taken it, and a card that was removed."""
     monkeypatch.setattr("embodied_perceptron.mapping.warp_map._FIRST_SLOTS", 64)
-    failing(monkeypatch, "_allocate", 2, torch.OutOfMemoryError("CUDA out of memory"), for_good=True)
+    failing(monkeypatch, what, 2, error, for_good=True)
     expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="warp")
-    for frame in random_walk(3, 4):
-        assert found.integrate(frame).counts == expected.integrate(frame).counts
+    with caplog.at_level(logging.WARNING):
+        for frame in random_walk(3, 4):
+            assert found.integrate(frame).counts == expected.integrate(frame).counts
     assert isinstance(found._map, HostMap)
+    assert caplog.messages == [found.fault]
     assert_same_voxels(found.snapshot(1), expected.snapshot(1))
 
 

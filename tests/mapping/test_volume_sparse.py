@@ -13,18 +13,16 @@ from support.volume_frames import KERNELS, needs_warp, posed, random_walk, wall
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
-from embodied_perceptron.geometry.transforms import site_keys_of
 from embodied_perceptron.mapping.export import (
     SITE_COLUMNS,
     Window,
-    _columns_compiled,
-    columns_on_device,
     merge_by_sorting,
     merge_sites,
     sites_on_device,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import VoxelRows
+from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites
 
@@ -108,21 +106,19 @@ def test_turned_voxels_are_merged_as_they_are_one_by_one(radius: float) -> None:
         assert a.tolist() == b.tolist()
 
 
-@pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])
 @needs_warp
-def test_features_by_compiled_loops_are_those_of_a_device(features: tuple[str, ...]) -> None:
-    volume = make()
-    far = np.full(3, 1 << 30, np.int32)
-    sites, sums = merge_sites(volume._map.gather(1), 2, np.stack([-far, far]))
-    assert bool((sites < 0).any())
-    keys, feats = _columns_compiled(sites, sums, features, 2, 0.04, -0.3)
-    assert torch.equal(keys, site_keys_of(sites))
+@pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])
+def test_features_by_compiled_loops_are_those_of_a_device(features: tuple[SiteFeature, ...]) -> None:
+    copy = make().copy()
+    there = replace(copy, rows=plain(copy.rows))
+    expected = copy.as_sparse_tensor(2, features=features, floor_z_m=-0.3)
+    assert bool((expected.coords < 0).any())
     with device_path():
-        there = columns_on_device(keys, sums, features, 2, 0.04, -0.3)
-    torch.testing.assert_close(there, feats, rtol=1e-6, atol=0.0)
-    columns = [name for name in features for _ in SITE_COLUMNS[name]]
-    exact = torch.tensor([name != "log_hits" for name in columns])
-    assert torch.equal(there[:, exact], feats[:, exact])
+        found = there.as_sparse_tensor(2, features=features, floor_z_m=-0.3)
+    assert torch.equal(found.keys, expected.keys)
+    torch.testing.assert_close(found.feats, expected.feats, rtol=1e-6, atol=0.0)
+    exact = torch.tensor([name != "log_hits" for name in features for _ in SITE_COLUMNS[name]])
+    assert torch.equal(found.feats[:, exact], expected.feats[:, exact])
 
 
 @needs_warp

@@ -135,6 +135,7 @@ def test_features_of_single_objects_are_read_in_one_transfer_a_keyframe(bench: M
         np.testing.assert_array_equal(ours[1], theirs[1])
 
 
+@needs_warp
 def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: ModuleType) -> None:
     count, told = bench.training_step(2)
     operations, waits = TRAIN_STEP
@@ -149,6 +150,7 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
     assert halves[0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.03)
 
 
+@needs_warp
 @pytest.mark.slow  # the published size
 def test_a_step_of_the_papers_grounding_waits_once_for_all_its_matches(bench: ModuleType) -> None:
     count, told = bench.training_step(2, what=bench.PAPER_GROUNDING)

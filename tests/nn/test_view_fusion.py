@@ -277,6 +277,7 @@ def test_views_of_different_shapes_are_not_read_at_once() -> None:
     assert not view_fusion.stacked([], [0], nearest)
 
 
+@needs_warp
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_device_reads_all_levels_as_the_loops_read_each(config: ViewSamplingConfig, samples: int) -> None:
@@ -305,6 +306,7 @@ def test_a_device_reads_all_levels_as_the_loops_read_each(config: ViewSamplingCo
                 assert torch.equal(lookup(level, sites), expected[level])
 
 
+@needs_warp
 def test_a_live_map_on_a_device_follows_its_views_and_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     config, sites = ViewSamplingConfig(0.05), [make_sites(3, 800, stride) for stride in (1, 2)]
     lookup = StreamingLookup([5, 7], VOXEL_M, config)

@@ -67,6 +67,7 @@ ADAPTERS = {
     f"{LIBRARY}.sparse.minkowski": {"MinkowskiEngine"},
     f"{LIBRARY}.sparse.triton_kernels": {"triton"},
     f"{LIBRARY}.geometry.overlap_kernels": {"warp"},
+    f"{LIBRARY}.mapping.export_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_kernels": {"warp"},
     f"{LIBRARY}.mapping.warp_map": {"warp"},
     f"{LIBRARY}.nn.view_kernels": {"warp"},

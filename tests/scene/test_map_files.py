@@ -21,7 +21,6 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import tensor_files
 from embodied_perceptron.scene.live_map import labels_path, saved_objects
 from embodied_perceptron.scene.map_frame import MAX_WORLD_M
-from embodied_perceptron.scene.object_map import ObjectMap
 
 
 def a_map(seed: int) -> Perceptron:
@@ -208,17 +207,6 @@ def test_a_load_reads_one_file_once(sound: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tensor_files, "_checked", counted)
     Perceptron(config()).load(sound)
     assert opened == [sound]
-
-
-def test_an_object_larger_than_any_takes_little_memory(sound: Path) -> None:
-    data = json.loads(read_map(sound).extra["objects"])
-    data["objects"][1]["box"] = [0.0, 0.0, 0.0, 1000.0, 1000.0, 1.0, 0.0, 0.0, 0.0]
-    objects = ObjectMap()
-    objects.load_json(json.dumps(data))
-    assert len(objects._grid._ids) < 1000
-    number = data["objects"][1]["id"]
-    assert number in objects._grid.near(np.array([400.0, 400.0]), np.array([401.0, 401.0]))
-    assert number not in objects._grid.near(np.array([600.0, 400.0]), np.array([601.0, 401.0]))
 
 
 # ------------------------------------------------------------------------------------------------------------------

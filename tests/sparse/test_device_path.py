@@ -37,6 +37,7 @@ def fresh(x: SparseTensor, device: bool = False) -> SparseTensor:
         return SparseTensor(Sites(x.keys, x.stride, x.batch_size, ENGINE), x.feats)
 
 
+@needs_warp
 @pytest.mark.parametrize("samples", [1, 3, 13, 20])
 @pytest.mark.parametrize("factors", [[2, 2, 2, 2], [2, 4], [1, 2], [3, 2]])
 def test_coarser_sites_and_their_maps_are_found_together_as_one_after_the_other(
@@ -60,6 +61,7 @@ def test_coarser_sites_and_their_maps_are_found_together_as_one_after_the_other(
         a, b = a.coarser(factor), b.coarser(factor)
 
 
+@needs_warp
 def test_coarser_sites_of_no_sites() -> None:
     with device_path():
         empty = Sites(torch.zeros(0, dtype=torch.int64), 1, 1, ENGINE)
@@ -69,6 +71,7 @@ def test_coarser_sites_of_no_sites() -> None:
         assert empty.kernel_map(Sites(torch.tensor([5]), 1, 1, ENGINE), 3).sources.tolist() == [[0] * 27]
 
 
+@needs_warp
 @pytest.mark.parametrize("count", [3, 30])
 def test_rows_of_many_sets_are_found_at_once(count: int) -> None:
     here, there = (
@@ -85,6 +88,7 @@ def test_rows_of_many_sets_are_found_at_once(count: int) -> None:
     assert 0 < int((found >= 0).sum()) < found.numel()
 
 
+@needs_warp
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("samples", [1, 3])
 def test_layers_and_their_gradients(samples: int, bias: bool) -> None:
@@ -104,6 +108,7 @@ def test_layers_and_their_gradients(samples: int, bias: bool) -> None:
         torch.testing.assert_close(b, a)
 
 
+@needs_warp
 def test_pooling_keeps_nan_and_zeroes_what_it_does_not_reach() -> None:
     x = scene(3)
     feats = x.feats.clone()
@@ -116,6 +121,7 @@ def test_pooling_keeps_nan_and_zeroes_what_it_does_not_reach() -> None:
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
 
 
+@needs_warp
 @pytest.mark.parametrize(
     ("training", "samples", "broken"),
     [(False, 1, 0), (True, 1, 0), (False, 2, 0), (True, 2, 0), (False, 1, 3), (False, 1, 1)],
@@ -158,6 +164,7 @@ def test_best_rows_with_ties_and_what_is_no_number() -> None:
             assert torch.equal(found, best_rows(scores, limit)), seed
 
 
+@needs_warp
 def test_interpolation() -> None:
     coarse, fine = scene(5), scene(6, 2000)
     x = SparseTensor(coarse.sites.coarser(4), torch.randn(len(coarse.sites.coarser(4)), 3))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.volume_frames import needs_warp
 
 import embodied_perceptron.sparse.engine as engine_module
 from embodied_perceptron.geometry.transforms import (
@@ -378,6 +379,7 @@ def test_order_of_kernel_rows() -> None:
     assert kernel_offsets(2) == [(x, y, z) for z in (0, 1) for y in (0, 1) for x in (0, 1)]
 
 
+@needs_warp
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), n=st.integers(0, 80), m=st.integers(0, 80), kernel_size=st.integers(1, 4))
 def test_map_builders_agree_with_brute_force(seed: int, n: int, m: int, kernel_size: int) -> None:

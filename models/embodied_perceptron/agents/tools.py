@@ -55,14 +55,24 @@ class ToolAnswer:
 
 @dataclass(frozen=True)
 class AgentTool:
-    """One tool: name, description, JSON schemas of input and output, and its function. Every answer names its frame."""
+    """One tool: name, description, JSON schemas of what is given (some is optional) and of what is answered besides the
+    frame, and its function."""
 
     name: str
     title: str
     description: str
-    input_schema: Schema
-    output_schema: Schema
+    given: Mapping[str, Schema]
+    answered: Mapping[str, Schema]
     answer: Callable[[SceneSource, Mapping[str, Any]], ToolAnswer]
+    optional: tuple[str, ...] = ()
+
+    @property
+    def input_schema(self) -> Schema:
+        return _schema_of(self.given, self.optional)
+
+    @property
+    def output_schema(self) -> Schema:
+        return _schema_of({"frame": _FRAME, **self.answered})
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -113,19 +123,6 @@ def _vector(description: str, count: int = 3) -> Schema:
 _FRAME = _text("Name of the frame in which all positions of this answer lie: metres, z up.")
 
 
-def _tool(
-    name: str,
-    title: str,
-    description: str,
-    given: Mapping[str, Schema],
-    answered: Mapping[str, Schema],
-    answer: Callable[[SceneSource, Mapping[str, Any]], ToolAnswer],
-    optional: tuple[str, ...] = (),
-) -> AgentTool:
-    output = _schema_of({"frame": _FRAME, **answered})
-    return AgentTool(name, title, description, _schema_of(given, optional), output, answer)
-
-
 _ID = _integer("Id of an object: it stays with the object.", 1, MAX_ID)
 _OBJECT = _schema_of(
     {
@@ -171,7 +168,7 @@ def _list_objects(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer({"total": len(fitting), "objects": [_as_values(o) for o in shown]})
 
 
-LIST_OBJECTS = _tool(
+LIST_OBJECTS = AgentTool(
     "list_objects",
     "List objects",
     "Objects of the map with ids, names, boxes and scores: all, those whose name contains a text, or nearest first. "
@@ -217,7 +214,7 @@ def _find(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     )
 
 
-FIND = _tool(
+FIND = AgentTool(
     "find",
     "Find what a sentence means",
     "Which objects a sentence means: 'the chair by the window', 'the second cup from the left', 'how many chairs', "
@@ -283,7 +280,7 @@ def _facts(objects: tuple[SceneObject, ...]) -> list[Values]:
     ]
 
 
-RELATIONS = _tool(
+RELATIONS = AgentTool(
     "relations",
     "What is on, in and under what",
     "Which objects lie on, in or under which, by their boxes: of all objects, or of those that are named.",
@@ -322,7 +319,7 @@ def _object_context(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer
     )
 
 
-OBJECT_CONTEXT = _tool(
+OBJECT_CONTEXT = AgentTool(
     "object_context",
     "All about one object",
     "One object, its colour, what it is on, in or under, what is on, in or under it, and what is near.",
@@ -361,7 +358,7 @@ def _goal_near(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer({**values, "reason": "", "goal": goal})
 
 
-GOAL_NEAR = _tool(
+GOAL_NEAR = AgentTool(
     "goal_near",
     "Where to stand to be at an object",
     "A pose on free floor before an object, facing it, for a robot of a given radius: a goal for navigation.",
@@ -403,7 +400,7 @@ def _describe(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer({"text": description.text, "mentions": mentions})
 
 
-DESCRIBE = _tool(
+DESCRIBE = AgentTool(
     "describe",
     "The scene in sentences",
     "The whole scene in sentences whose every noun carries its ids: 'A desk <obj_3> by the window <obj_9>.'",
@@ -427,7 +424,7 @@ def _snapshot(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer(values, (picture,))
 
 
-SNAPSHOT = _tool(
+SNAPSHOT = AgentTool(
     "snapshot",
     "Picture of the map with boxes",
     "The map from above in true colours, x to the right and y up, with the boxes, names and ids of objects and a scale "
@@ -498,7 +495,7 @@ def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer(values)
 
 
-HISTORY = _tool(
+HISTORY = AgentTool(
     "history",
     "What happened to one object",
     "When an object was first and last seen, where it was before, its names and states; of a gone object too.",
@@ -529,7 +526,7 @@ def _changes(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer({"total": len(entries), "changes": entries[-MAX_LISTED:]})
 
 
-CHANGES = _tool(
+CHANGES = AgentTool(
     "changes",
     "What changed",
     "What appeared, moved, left, came back, or has another name or state since a time, oldest first.",
@@ -553,7 +550,7 @@ def _evidence(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     return ToolAnswer(values, tuple(v.picture for v in views))
 
 
-EVIDENCE = _tool(
+EVIDENCE = AgentTool(
     "evidence",
     "Pictures of one object",
     f"At most {MAX_VIEWS} pictures of an object by the robot's camera, cut out around its box: they prove what the map "
@@ -581,16 +578,16 @@ def _wait_for(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         time.sleep(min(_POLL_S, left_s))
 
 
-WAIT_FOR = _tool(
+WAIT_FOR = AgentTool(
     "wait_for",
     "Wait until a sentence is true",
     "Wait until a sentence is FOUND: 'the open door', 'a person near the table', 'what moved in the last minute'. "
     "The last answer is returned when the time is over; a saved map does not change, so it is answered at once.",
     {
-        "sentence": FIND.input_schema["properties"]["sentence"],
+        "sentence": FIND.given["sentence"],
         "timeout_s": _number("How long to wait, in seconds; 30 where it is not given.", 0, MAX_WAIT_S),
     },
-    {**FIND.output_schema["properties"], "timed_out": _flag("Whether it was not FOUND in time.")},
+    {**FIND.answered, "timed_out": _flag("Whether it was not FOUND in time.")},
     _wait_for,
     optional=("timeout_s",),
 )

@@ -13,10 +13,11 @@ object are inferred in :mod:`~.inference.posterior`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -360,7 +361,7 @@ def find_candidates(
     if len(joined) < len(groups):
         candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in joined]
     in_view = cache.visible([c.points_m for c in candidates], views)
-    counts = [views_of(row, c.members, views) for c, row in zip(candidates, in_view, strict=True)]
+    counts = [views_of(row, {v for v, _ in c.members}, views) for c, row in zip(candidates, in_view, strict=True)]
     return [replace(c, missed=missed, shown=shown) for c, (missed, shown) in zip(candidates, counts, strict=True)]
 
 
@@ -448,12 +449,11 @@ def ious_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
 ViewCounts = tuple[dict[str, MissedViews], dict[str, MissedViews]]  # detector -> views that miss an object; report it
 
 
-def views_of(in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]) -> ViewCounts:
+def views_of(in_view: NDArray[np.uint8], reporting: Set[int], views: Sequence[LiftedView]) -> ViewCounts:
     """Return the number of views that show an object fully and do not report it, and that do, by size in the image.
 
-    ``in_view``: (V,) a row of :func:`fully_visible`; ``members``: (view, detection) pairs that report it.
+    ``in_view``: (V,) a row of :func:`fully_visible`; ``reporting``: views that report it.
     """
-    reporting = {view for view, _ in members}
     counts: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
     for v in np.flatnonzero(in_view).tolist():
         counts[v in reporting].setdefault(views[v].source, [0] * len(NO_MISSES))[int(in_view[v]) - 1] += 1
@@ -462,19 +462,12 @@ def views_of(in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], vie
 
 
 class FitCache:
-    """Points and boxes of groups of detections and their visibility, from the last call."""
+    """Points and boxes of groups of detections, and what views have of them, from the last call."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
         self._now: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
-        self._surfaces: list[NDArray[np.float64]] = []
-        self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
-        self._visible = np.zeros((0, 0), dtype=np.uint8)
-        self._sighted: tuple[list[LiftedDetection], list[tuple[int, int, int]], NDArray[np.int64]] = (
-            [],
-            [],
-            np.zeros((0, 0), np.int64),
-        )
+        self._sighted, self._visible = _Table(), _Table()
 
     def begin(self) -> None:
         """Drop entries that the previous call did not use."""
@@ -491,40 +484,49 @@ class FitCache:
         return replace(known[1], members=of)
 
     def sighted(self, items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
-        """Compute (D, V) numbers of the views' detections for the pairs that the last call did not have."""
-        detections, keys, last = self._sighted
-        known_row = {id(d): row for row, d in enumerate(detections)}
-        known_column = {key: column for column, key in enumerate(keys)}
-        now = [(id(v.frame), id(v.T_world_camera), id(v.lifted)) for v in views]
-        row = np.array([known_row.get(id(d), -1) for d in items.lifted], dtype=np.int64)
-        result = np.full((len(row), len(views)), _UNSEEN)
-        old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
-        for v, (key, view) in enumerate(zip(now, views, strict=True)):
-            column = known_column.get(key)
-            rows = new if column is not None else np.arange(len(row))
-            if column is not None:
-                result[old, v] = last[row[old], column]
-            result[rows, v] = _sighted_in(items, rows, view)
-        self._sighted = items.lifted, now, result
-        self._alive = list(views)  # keys are identities
-        return result
+        """Return (D, V) numbers of the views' detections."""
+        return self._sighted.updated(
+            items.lifted,
+            [(v.frame, v.T_world_camera, v.lifted) for v in views],
+            lambda rows, some: np.stack([_sighted_in(items, rows, views[v]) for v in some], axis=1),
+        )
 
-    def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.uint8]:
-        """Compute :func:`fully_visible` for the surfaces and views that the last call did not have."""
-        known_row = {id(surface): row for row, surface in enumerate(self._surfaces)}
-        known_column = {(id(frame), id(pose)): column for column, (frame, pose) in enumerate(self._shown)}
-        row = np.array([known_row.get(id(surface), -1) for surface in surfaces_m], dtype=np.int64)
-        column = np.array([known_column.get((id(v.frame), id(v.T_world_camera)), -1) for v in views], dtype=np.int64)
-        result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
-        old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
-        seen, unseen = np.flatnonzero(column >= 0), np.flatnonzero(column < 0)
-        result[np.ix_(old, seen)] = self._visible[np.ix_(row[old], column[seen])]
-        of_old, some = [surfaces_m[i] for i in old.tolist()], [views[v] for v in unseen.tolist()]
-        result[np.ix_(old, unseen)] = fully_visible(of_old, some, _MIN_SIZE_PX)
-        result[new] = fully_visible([surfaces_m[i] for i in new.tolist()], views, _MIN_SIZE_PX)
-        self._surfaces, self._visible = surfaces_m, result
-        self._shown = [(v.frame, v.T_world_camera) for v in views]
-        return result
+    def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.int64]:
+        """Return :func:`fully_visible`."""
+        return self._visible.updated(
+            surfaces_m,
+            [(v.frame, v.T_world_camera) for v in views],
+            lambda rows, some: fully_visible([surfaces_m[i] for i in rows], [views[v] for v in some], _MIN_SIZE_PX),
+        )
+
+
+class _Table:
+    """A table over two lists of objects; entries of objects of the last call are kept, by identity."""
+
+    def __init__(self) -> None:
+        self._rows: Sequence[object] = ()
+        self._columns: Sequence[tuple[object, ...]] = ()  # keeps them alive, as identities are keys
+        self._values = np.zeros((0, 0), np.int64)
+
+    def updated(
+        self,
+        rows: Sequence[object],
+        columns: Sequence[tuple[object, ...]],
+        compute: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]],
+    ) -> NDArray[np.int64]:
+        """Return (rows, columns) values; ``compute`` makes those of some row and column numbers."""
+        known_row = {id(row): n for n, row in enumerate(self._rows)}
+        known_column = {tuple(map(id, column)): n for n, column in enumerate(self._columns)}
+        row = np.array([known_row.get(id(r), -1) for r in rows], dtype=np.int64)
+        column = np.array([known_column.get(tuple(map(id, c)), -1) for c in columns], dtype=np.int64)
+        values = np.zeros((len(rows), len(columns)), np.int64)
+        old, new, kept, added = (np.flatnonzero(of) for of in (row >= 0, row < 0, column >= 0, column < 0))
+        values[np.ix_(old, kept)] = self._values[np.ix_(row[old], column[kept])]
+        for some, of in ((old, added), (new, np.arange(len(columns)))):
+            if len(some) and len(of):
+                values[np.ix_(some, of)] = compute(some, of)
+        self._rows, self._columns, self._values = rows, columns, values
+        return values
 
 
 def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> Candidate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,6 @@ class LiftedObject:
         box: (9,) completed by the map.
         trusted: the extents are reliable: a small object seen whole, or a shape of the map.
         label: likeliest of the reported names.
-        alone: its hypothesis from detectors alone; None = not computed yet.
         probability: that it exists and has this name, from detectors alone.
         by_shape: the box is a shape of the map.
         embedding: (D,) mean of its views' region embeddings, or None.
@@ -68,7 +67,6 @@ class LiftedObject:
     box: NDArray[np.float64]
     trusted: bool
     label: str
-    alone: Hypothesis | None = None
     probability: float = 0.0
     by_shape: bool = False
     embedding: NDArray[np.float32] | None = None
@@ -285,9 +283,6 @@ def _hypothesis(
     around: FusionContext,
     observed: Observed,
 ) -> Hypothesis:
-    known = lifted[numbers[0]].alone if prior is None and len(numbers) == 1 else None
-    if known is not None:
-        return replace(known, rows=rows, lifted=tuple(numbers), box=box)
     evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, observed)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
@@ -396,6 +391,7 @@ def _observe(
         same = np.array([[label in of for label in own] for of in names], bool).reshape(fit.shape)
         fits.append(np.where(fit > 0, fit + same, 0.0))
     number = {id(view): n for n, view in enumerate(views)}
+    centers = np.array([(n, *d.box[:3]) for n, view in enumerate(views) for d in view.lifted]).reshape(-1, 4)
     pairs = [
         (number[id(around.views[v])], around.views[v].lifted[i].row, j)
         for j, one in enumerate(lifted)
@@ -431,13 +427,11 @@ def _observe(
                 said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
         counts: ViewCounts = ({}, {})
         if not js and not more:
-            half = float(np.linalg.norm(boxes[i, 3:6])) / 2
-            near = [  # an object there, which looks otherwise
-                (n, 0)
-                for n, view in enumerate(views)
-                if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in view.lifted)
+            # an object there, which looks otherwise
+            near = centers[:, 0][
+                np.linalg.norm(centers[:, 1:] - boxes[i, :3], axis=1) < np.linalg.norm(boxes[i, 3:6]) / 2
             ]
-            counts = views_of(visible[i], [*mine, *near], views)
+            counts = views_of(visible[i], {*(n for n, _ in mine), *near.tolist()}, views)
         result.append(([*js, *more], (reported, counts)))
     return result
 
@@ -458,9 +452,10 @@ def agreement(
     first = np.cumsum(count) - count
     uv, shown = pixels_of(np.concatenate(surfaces_m), T, k, view.frame.depth_m)
     seen = np.add.reduceat(shown.astype(np.float64), first)
-    within = shown[:, None] & (uv[:, None] >= boxes_px[None, :, :2]).all(axis=2)
-    within &= (uv[:, None] <= boxes_px[None, :, 2:]).all(axis=2)
-    holds = np.add.reduceat(within.astype(np.float64), first) >= _HOLDS * np.maximum(seen, 4.0)[:, None]
+    within = np.zeros((len(uv), len(boxes_px)))
+    u, v = uv[shown].T[:, :, None]
+    within[shown] = (u >= boxes_px[:, 0]) & (v >= boxes_px[:, 1]) & (u <= boxes_px[:, 2]) & (v <= boxes_px[:, 3])
+    holds = np.add.reduceat(within, first) >= _HOLDS * np.maximum(seen, 4.0)[:, None]
     holds &= (seen >= _SHOWN * count)[:, None]
     low = np.minimum.reduceat(np.where(shown[:, None], uv, np.inf), first)
     high = np.maximum.reduceat(np.where(shown[:, None], uv, -np.inf), first)

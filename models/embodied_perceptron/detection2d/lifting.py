@@ -16,6 +16,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import scipy.ndimage
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
@@ -551,49 +552,17 @@ def connected(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m
     return np.asarray(parts == np.argmax(np.bincount(parts, weights=weight)))
 
 
-@njit(cache=True, nogil=True)
 def connected_parts(points_m: NDArray[np.float64], cell_m: float) -> NDArray[np.int64]:
     """Return (K,) the number of the connected part of each point, by the lowest x (then y, z) of its cells.
 
     Cells of ``cell_m`` that touch are connected.
     """
-    cell = np.empty((len(points_m), 3), np.int64)
-    for i in range(len(points_m)):
-        for axis in range(3):
-            cell[i, axis] = np.int64(np.floor(points_m[i, axis] / cell_m))
-    shape = np.zeros(3, np.int64)
-    for axis in range(3):
-        low = cell[:, axis].min()
-        cell[:, axis] -= low
-        shape[axis] = cell[:, axis].max() + 1
-    part = np.full((shape[0] + 2, shape[1] + 2, shape[2] + 2), -1, np.int64)  # -1 empty, 0 not yet reached
-    for i in range(len(cell)):
-        part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] = 0
-    order = np.argsort((cell[:, 0] * shape[1] + cell[:, 1]) * shape[2] + cell[:, 2], kind="mergesort")
-    stack = np.empty((len(cell), 3), np.int64)
-    parts = 0
-    for i in order:
-        x, y, z = cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1
-        if part[x, y, z] != 0:
-            continue
-        parts += 1
-        part[x, y, z] = parts
-        stack[0, 0], stack[0, 1], stack[0, 2] = x, y, z
-        waiting = 1
-        while waiting:
-            waiting -= 1
-            x, y, z = stack[waiting]
-            for a in range(x - 1, x + 2):
-                for b in range(y - 1, y + 2):
-                    for c in range(z - 1, z + 2):
-                        if part[a, b, c] == 0:
-                            part[a, b, c] = parts
-                            stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = a, b, c
-                            waiting += 1
-    out = np.empty(len(cell), np.int64)
-    for i in range(len(cell)):
-        out[i] = part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] - 1
-    return out
+    cell = np.floor(points_m / cell_m).astype(np.int64)
+    cell -= cell.min(axis=0)
+    grid = np.zeros(cell.max(axis=0) + 1, np.bool_)
+    grid[tuple(cell.T)] = True
+    parts, _ = scipy.ndimage.label(grid, np.ones((3, 3, 3)))
+    return np.asarray(parts[tuple(cell.T)] - 1, dtype=np.int64)
 
 
 def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:

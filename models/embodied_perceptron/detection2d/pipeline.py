@@ -567,13 +567,11 @@ class DetectionLift:
         """Complete the box of a candidate, and infer its name and probability from detectors alone."""
         floor_z_m, evidence = self.floor_z_m, evidence_of([candidate], self._completed_with)
 
-        def alone(box: NDArray[np.float64]) -> tuple[Hypothesis, str, float]:
+        def alone(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            posterior = self._measured.posterior(None, evidence, plausibility)
-            own = Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, plausibility)
-            return own, *_likeliest(posterior)
+            return _likeliest(self._measured.posterior(None, evidence, plausibility))
 
-        hypothesis, label, probability = alone(candidate.box)
+        label, probability = alone(candidate.box)
         prior = self.priors.get(label)
         members = [self.views[v].lifted[i] for v, i in candidate.members]
         of = [self.views[v] for v, _ in candidate.members]
@@ -592,9 +590,9 @@ class DetectionLift:
         fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
         trusted = fits and (by_shape or (small and candidate.whole))
         if box is not candidate.box:
-            hypothesis, _, probability = alone(box)
+            _, probability = alone(box)
         embedding = self._embedding(candidate)
-        return LiftedObject(candidate, box, trusted, label, hypothesis, probability, by_shape, embedding)
+        return LiftedObject(candidate, box, trusted, label, probability, by_shape, embedding)
 
     def _embedding(self, candidate: Candidate) -> NDArray[np.float32] | None:
         """Return the mean embedding of a candidate's views, weighted by scores."""

@@ -183,6 +183,8 @@ def _moments(lines: Array, n: int) -> tuple[float, float, float]:
                 along < 0.0 and lines[j, 2] + c < 0.0
             ):
                 high = -math.inf
+            if high <= low:
+                break
         if high <= low:
             continue
         part, middle = c * (high - low), 0.5 * (low + high)
@@ -260,14 +262,14 @@ def _iou(a: Array, b: Array, threshold: float, small: Array) -> float:
     if _is_upright(a) and _is_upright(b):
         inter = _intersection_upright(a, b, small)
     else:
-        half_a, half_b = a[3:6], b[3:6]
+        half_a, half_b, rot, shift, lines = a[3:6], b[3:6], small[:3], small[6], small[7:17]
         bound = _overlap_bound(half_a, half_b, small) * (1.0 + 1e-9)
         if bound <= threshold * (a[21] + b[21] - bound):
             return 0.0
         parts = small[17:].reshape(-1)
         parts[0] = 0.0
         for face in range(6):
-            _face_parts(half_a, half_b, small[:3], small[6], face, small[7:17], parts)
+            _face_parts(half_a, half_b, rot, shift, face, lines, parts)
         inter = parts[0]
     inter = min(max(inter, 0.0), min(a[21], b[21]))
     return float(inter / (a[21] + b[21] - inter))

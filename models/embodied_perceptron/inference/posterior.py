@@ -92,13 +92,11 @@ class DetectorConfusions:
         things: name -> number of objects that were fully visible.
         reported: reported name -> true name -> number of objects; :data:`NOTHING` = no object there.
         views: name -> by size in the image (views that show such an object fully, those that report its name).
-        false_rate: share of the views without such an object that report it.
     """
 
     things: Mapping[str, int] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     views: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    false_rate: float = 0.01
 
     def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
         """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
@@ -413,7 +411,6 @@ def read_detector_model(text: str) -> DetectorModel:
                 {str(k): int(n) for k, n in entry["things"].items()},
                 {str(s): {str(t): int(n) for t, n in row.items()} for s, row in entry["said"].items()},
                 {str(k): _views_by_size(sizes) for k, sizes in entry["views"].items()},
-                float(entry["false_rate"]),
             )
             for name, entry in data["detectors"].items()
         }
@@ -437,7 +434,6 @@ def detector_model_json(model: DetectorModel, source: str, measured: Mapping[str
             "things": dict(sorted(c.things.items())),
             "said": {name: dict(sorted(row.items())) for name, row in sorted(c.reported.items())},
             "views": {k: [list(size) for size in v] for k, v in sorted(c.views.items())},
-            "false_rate": round(c.false_rate, 5),
         }
         for name, c in sorted(model.detectors.items())
     }

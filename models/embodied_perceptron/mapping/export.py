@@ -165,15 +165,28 @@ class VolumeCopy:
         unknown = [name for name in features if name not in get_args(SiteFeature)]
         if unknown or not features:
             raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-        place = site_voxels, self.voxel_size_m, floor_z_m
+        wanted = tuple(column for name in features for column in SITE_COLUMNS[name])
+        place, limits = (site_voxels, self.voxel_size_m, floor_z_m), limits.astype(np.int32)
         if isinstance(self.rows, (BlockRows, TurnedRows)) or runs_compiled(self.rows.coords):
-            sites, sums = merge_sites(self.rows, site_voxels, limits.astype(np.int32), self.site_cache)
+            sites, sums = merge_sites(self.rows, site_voxels, limits, self.site_cache)
             _check_reach(int(sites.abs().max()) if len(sites) else 0)
-            keys, feats = _columns_compiled(sites, sums, features, *place)
+            keys, feats = (
+                torch.empty(len(sites), dtype=torch.int64),
+                torch.empty(len(sites), len(wanted), dtype=torch.float32),
+            )
+            given = sites.numpy(), sums.numpy(), np.array(wanted, np.int64)
+            site_columns(*given, *place, keys.numpy(), feats.numpy())
             return SparseTensor(Sites(keys, 1, 1, engine or get_engine("auto", "cpu")), feats)
-        chosen = engine or get_engine("auto", self.rows.coords.device.type)
-        found, sums = sites_on_device(self.rows, site_voxels, limits.astype(np.int32), coarser, chosen)
-        return SparseTensor(found, columns_on_device(found.keys, sums, features, *place))
+        device = self.rows.coords.device
+        found, sums = sites_on_device(
+            self.rows, site_voxels, limits, coarser, engine or get_engine("auto", device.type)
+        )
+        feats = torch.empty(len(found), len(wanted), dtype=torch.float32, device=device)
+        if len(found):
+            from embodied_perceptron.mapping import export_kernels
+
+            launch(export_kernels.site_columns, feats.shape, found.keys, sums, constant(wanted, device), *place, feats)
+        return SparseTensor(found, feats)
 
 
 def turn_by_tensors(
@@ -361,40 +374,6 @@ def merge_sites(
         if found is not None:
             return found
     return merge_by_sorting(rows, site_voxels, limits)
-
-
-def columns_on_device(
-    keys: torch.Tensor,
-    sums: torch.Tensor,
-    features: tuple[SiteFeature, ...],
-    site_voxels: int,
-    voxel_size_m: float,
-    floor_z_m: float,
-) -> torch.Tensor:
-    """(M,) site keys and their (M, 7) sums -> (M, F) float32 features, by :func:`site_columns` on a device."""
-    from embodied_perceptron.mapping import export_kernels as kernels
-
-    wanted = constant(tuple(column for name in features for column in SITE_COLUMNS[name]), keys.device)
-    feats = torch.empty((len(keys), len(wanted)), dtype=torch.float32, device=keys.device)
-    if len(keys):
-        launch(kernels.site_columns, feats.shape, keys, sums, wanted, site_voxels, voxel_size_m, floor_z_m, feats)
-    return feats
-
-
-def _columns_compiled(
-    sites: torch.Tensor,
-    sums: torch.Tensor,
-    features: tuple[SiteFeature, ...],
-    site_voxels: int,
-    voxel_size_m: float,
-    floor_z_m: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, 3) sites and their (M, 7) sums -> (M,) keys and (M, F) float32 features."""
-    wanted = np.array([column for name in features for column in SITE_COLUMNS[name]], np.int64)
-    keys = torch.empty(len(sites), dtype=torch.int64)
-    feats = torch.empty(len(sites), len(wanted), dtype=torch.float32)
-    site_columns(sites.numpy(), sums.numpy(), wanted, site_voxels, voxel_size_m, floor_z_m, keys.numpy(), feats.numpy())
-    return keys, feats
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ class FeatureVolume:
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
             self._map, self.fault = HostMap(self.config, spill), f"voxels are on the CPU: {reason}"
+            log.warning(self.fault)
         self._site_cache = BlockCache()
         self._newest_ns: dict[str, int] = {}
         self._counters = Counters()
@@ -243,10 +244,11 @@ class FeatureVolume:
         self._map = HostMap(self.config, self._spill)
         forget_memory()
         self.fault = f"voxels have moved to the CPU, their device failed: {first_line(error)}"
+        self.fault += f"; made anew from {len(self.keyframes)} keyframes" if rows is None else ""
+        log.warning(self.fault)
         if rows is not None:
             self._map.put(rows)
             return
-        self.fault += f"; made anew from {len(self.keyframes)} keyframes"
         if frame is not None:
             frame.restart()
         self._fuse_keyframes(self.keyframes)

@@ -57,13 +57,19 @@ def coordinate(key: wp.int64, axis: wp.int32):
 
 
 @wp.func
-def beyond(key: wp.int64, center: Doubles, limit: Doubles, limit_key: Longs):
-    """Whether a block comes after a limit in the order of (squared distance to ``center``, key)."""
+def distance_of(key: wp.int64, center: Doubles):
+    """Squared distance of a block from ``center``."""
     half = wp.float64(0.5)
     x = wp.float64(coordinate(key, 0)) + half - center[0]
     y = wp.float64(coordinate(key, 1)) + half - center[1]
     z = wp.float64(coordinate(key, 2)) + half - center[2]
-    d = (x * x + y * y) + z * z
+    return (x * x + y * y) + z * z
+
+
+@wp.func
+def beyond(key: wp.int64, center: Doubles, limit: Doubles, limit_key: Longs):
+    """Whether a block comes after a limit in the order of (squared distance to ``center``, key)."""
+    d = distance_of(key, center)
     return d > limit[0] or (d == limit[0] and key > limit_key[0])
 
 
@@ -152,11 +158,7 @@ def list_distances(
     candidate[t] = key
     distance[t] = wp.float64(wp.inf)
     if key >= wp.int64(0) and not beyond(key, center, limit, limit_key):
-        half = wp.float64(0.5)
-        x = wp.float64(coordinate(key, 0)) + half - center[0]
-        y = wp.float64(coordinate(key, 1)) + half - center[1]
-        z = wp.float64(coordinate(key, 2)) + half - center[2]
-        distance[t] = (x * x + y * y) + z * z
+        distance[t] = distance_of(key, center)
 
 
 @wp.kernel

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +206,18 @@ def spread(mask: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     return mask & ((of_sample <= limit) | (nearest * of_sample < (rank + 1) * limit))
 
 
+class _Candidates(NamedTuple):
+    """Sites of one step of :class:`TopDownNeck` before pruning: those of the skip level, and those that the coarser
+    level splits into; ``covers``: the latter are known to hold the former."""
+
+    skip: SparseTensor
+    born: Sites
+    covers: bool
+
+    def union(self) -> Sites:
+        return self.born if self.covers else union(self.skip.sites, self.born)
+
+
 class TopDownNeck(nn.Module):
     """Feature pyramid from the finest to the coarsest backbone level.
 
@@ -268,15 +281,14 @@ class TopDownNeck(nn.Module):
         for level in range(len(levels) - 2, -1, -1):
             coarse, skip = outputs[-1], levels[level]
             covers = covers and skip.sites.has_parents_in(levels[level + 1].sites)
-            born = x.sites.children(kernel_size=2, factor=2) if self.prune_first else None
             pruning_score = coarse.replace(score(level + 1, coarse).detach())
-            if born is not None:
-                every = born if covers else None
+            if self.prune_first:
+                candidates = _Candidates(skip, x.sites.children(kernel_size=2, factor=2), covers)
                 if self.training or x.sites.compiled:
-                    x = self._pruned_first(x, skip, level, born, every, pruning_score, prefer)
+                    x = self._pruned_first(x, level, candidates, pruning_score, prefer)
                 else:
-                    x = self._kept_on_device(x, skip, level, born, every, pruning_score)
-                covers = covers and len(x) == len(born)
+                    x = self._kept_on_device(x, level, candidates, pruning_score)
+                covers = covers and len(x) == len(candidates.born)
             else:
                 x = union_add(self._project(skip, level), self.up[level](x))
                 kept = self._kept_sites(x.sites, pruning_score, prefer)
@@ -286,20 +298,11 @@ class TopDownNeck(nn.Module):
         return outputs[::-1]
 
     def _pruned_first(
-        self,
-        x: SparseTensor,
-        skip: SparseTensor,
-        level: int,
-        born: Sites,
-        every: Sites | None,
-        pruning_score: SparseTensor,
-        prefer: SiteMask | None,
+        self, x: SparseTensor, level: int, candidates: _Candidates, pruning_score: SparseTensor, prefer: SiteMask | None
     ) -> SparseTensor:
-        """One step of :meth:`forward` with ``prune_first``: compute only at kept sites.
-
-        ``born``: the sites that ``x`` splits into; ``every``: their union with the skip sites, if known.
-        """
-        kept = every = union(skip.sites, born) if every is None else every
+        """One step of :meth:`forward` with ``prune_first``: compute only at kept sites."""
+        skip, born, _ = candidates
+        kept = every = candidates.union()
         keep = self._keep(every, pruning_score, prefer)
         if keep is not None:
             stays = (every, keep), (skip.sites, keep[every.rows_of(skip.sites)]), (born, keep[every.rows_of(born)])
@@ -312,20 +315,15 @@ class TopDownNeck(nn.Module):
         return sum_at(kept, self._project(skip, level), self._refine(x, level, born))
 
     def _kept_on_device(
-        self,
-        x: SparseTensor,
-        skip: SparseTensor,
-        level: int,
-        born: Sites,
-        every: Sites | None,
-        pruning_score: SparseTensor,
+        self, x: SparseTensor, level: int, candidates: _Candidates, pruning_score: SparseTensor
     ) -> SparseTensor:
         """:meth:`_pruned_first` on devices: compute both parts at all kept sites, with zeros where a part has no site,
         instead of reading how many sites each part has."""
+        skip, born, _ = candidates
         if born.batch_size == 1 and len(born) >= self.keep:
             kept = self._best_of(skip.sites, born, pruning_score)
         else:
-            kept = self._kept_sites(union(skip.sites, born) if every is None else every, pruning_score, None)
+            kept = self._kept_sites(candidates.union(), pruning_score, None)
         split = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
         transposed, norm, activation, *rest = self.up[level].children()
         y: SparseTensor = activation(norm(transposed(x, kept)))

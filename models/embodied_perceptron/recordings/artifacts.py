@@ -490,9 +490,12 @@ def visible_objects(
 
 def _annotation(mask: NDArray[np.bool_]) -> Json:
     """Return box (left, top, width, height in pixels), area and outline of a non-empty mask."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    left, top = int(columns[0]), int(rows[0])
-    outlines, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    pixels = mask.astype(np.uint8)
+    outlines, _ = cv2.findContours(pixels, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     polygons = [[float(v) for v in outline.reshape(-1)] for outline in outlines if len(outline) >= 3]
-    box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
-    return {"bbox": [float(v) for v in box], "area": float(mask.sum()), "iscrowd": 0, "segmentation": polygons}
+    return {
+        "bbox": [float(v) for v in cv2.boundingRect(pixels)],
+        "area": float(mask.sum()),
+        "iscrowd": 0,
+        "segmentation": polygons,
+    }

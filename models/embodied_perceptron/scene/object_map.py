@@ -19,10 +19,13 @@ Detections and objects are assigned one to one by :func:`~.suppression.associati
 identity of a whole, and similar objects side by side stay apart. An object that no longer fits at its place, and one
 whose place is seen empty, is *gone*: it is remembered with its appearance and its history, and a new object that is
 clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
-new object has an id of its own and says which earlier ones it may be. An object that no camera saw leaving may be
-continued too, where something was put down: its old voxels are then a tentative object until a camera sees them again.
+new object has an id of its own and says which earlier ones it may be. That is decided again whenever an object leaves
+and while new ones are young; the id that a recognised object had until then stays known as its own. An object that was
+found a few times only may be a mistake: it does not leave, and is no earlier one. An object that no camera saw leaving
+may be continued too, where something was put down: its old voxels are then a tentative object until a camera sees them
+again.
 
-The cost of an update depends on the objects near the window; objects elsewhere do not change, not even their age.
+Objects elsewhere than near the window do not change, not even their age, and cost next to nothing.
 """
 
 from __future__ import annotations
@@ -154,8 +157,7 @@ class Corrections:
 
     def forget_inside(self, box: NDArray[np.float64]) -> None:
         """Forget corrections of objects centered in a (9,) box."""
-        R = box_rotations(box[None])[0]
-        self.entries = [e for e in self.entries if (np.abs((e.box[:3] - box[:3]) @ R) > box[3:6] / 2).any()]
+        self.entries = [e for e in self.entries if not _is_centered_in(box, e.box)]
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
         """Move corrections with a corrected world; ``motion_at``: as of :meth:`ObjectMap.move`."""
@@ -187,6 +189,10 @@ def _correction(row: dict[str, Any]) -> Correction:
         row["label"],
         plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
     )
+
+
+def _is_centered_in(box: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    return bool((np.abs((other[:3] - box[:3]) @ box_rotations(box[None])[0]) <= box[3:6] / 2).all())
 
 
 def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
@@ -565,8 +571,7 @@ _WAIT_NS = 5_000_000_000  # from a change to its event: what comes back, or is f
 _MOVED_M = 0.3  # from its anchor, of an object that is followed while it moves
 _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
-_KNOWN = 5  # detections of an object that can leave or be recognised: fewer may be a mistake
-_THIN_M = 0.15
+_KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
@@ -766,8 +771,7 @@ class ObjectMap:
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Remove objects centered in the (9,) ``box``; returns their ids."""
-        R = box_rotations(box[None])[0]
-        gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
+        gone = [t for t in self._tracks.values() if _is_centered_in(box, t.box)]
         for track in gone:
             self._remove(track)
         self.corrections.forget_inside(box)
@@ -990,9 +994,8 @@ class ObjectMap:
             return
         sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
         unlike = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2))
-        begun_ns = np.array([t.begun_ns for t in new])[:, None]
-        unlike[(unlike >= LIKE) | (begun_ns <= [t.begun_ns for t in old])] = np.inf
-        unlike[begun_ns < [t.present_ns - _LAG_NS for t in old]] = np.inf
+        earlier_ns = [max(t.begun_ns + 1, t.present_ns - _LAG_NS) for t in old]
+        unlike[(unlike >= LIKE) | (np.array([t.begun_ns for t in new])[:, None] < earlier_ns)] = np.inf
         odds = np.full((len(new), len(old)), -np.inf)
         views = [t.appearance.views for t in islice(self._tracks.values(), _SAMPLE) if len(t.appearance.views)]
         mean_view = np.concatenate(views).astype(np.float32).mean(axis=0) if len(views) > 4 else None
@@ -1160,9 +1163,8 @@ class ObjectMap:
         return track.unfound_s <= existence.max_unfound_s
 
     def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update. It may look past a thin
-        one, as its pose is not exact."""
-        if self.seen_through is None or track.box[3:5].min() < _THIN_M:
+        """Whether a camera saw through the middle of a missed object since the last update."""
+        if self.seen_through is None:
             return False
         since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T

@@ -288,17 +288,10 @@ def _gathered_tiles(feats: torch.Tensor, sources: torch.Tensor) -> Iterator[tupl
 
 def _max_of_gathered(feats: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     """:class:`_MaxPool` on devices, from whole neighbourhoods."""
-    sources, (n_out, size) = kernel_map.sources.long(), kernel_map.sources.shape
-    with torch.no_grad():
-        padded = torch.cat([feats, feats.new_full((1, feats.shape[1]), -torch.inf)])
-        values = padded.index_select(0, sources.flatten()).view(n_out, size, -1)
-        present = (sources < kernel_map.n_in)[:, :, None]
-        best = values.amax(1, keepdim=True)  # NaN where any input is NaN
-        number = torch.arange(size, device=feats.device)[:, None]
-        first = torch.where(((values == best) | (values.isnan() & best.isnan())) & present, number, size).amin(1)
-        row = sources.gather(1, first.clamp(max=size - 1))  # (N_out, C)
-        absent = (first == size) | (row == kernel_map.n_in)
-    return feats.gather(0, row.masked_fill(absent, 0)).masked_fill(absent, 0.0)
+    sources = kernel_map.sources
+    padded = torch.cat([feats, feats.new_full((1, feats.shape[1]), -torch.inf)])
+    best = padded.index_select(0, sources.flatten()).view(*sources.shape, -1).max(1).values
+    return best.masked_fill((sources >= kernel_map.n_in).all(1, keepdim=True), 0.0)
 
 
 class _MaxPool(torch.autograd.Function):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.golden import GOLDEN, detection_head, level_inputs
+from support.point_assignment import assign_points
 from support.random_boxes import first_columns, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -29,7 +30,6 @@ from embodied_perceptron_training.training.criteria import (
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,
-    assign_points,
     contrastive_alignment,
     decoupled_corner_loss,
     geometric_terms,

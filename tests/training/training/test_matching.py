@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import GOLDEN
+from support.point_assignment import assign_points
 from support.random_boxes import face_distances, random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -19,7 +20,6 @@ from embodied_perceptron_training.training.criteria import (
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,
-    assign_points,
     coarse_labels,
     hungarian,
     learning_levels,

@@ -245,6 +245,10 @@ def evaluate_tasks(
         ),
     ] = "",
     degrade: Annotated[str, typer.Option(help=DEGRADE_HELP)] = "",
+    products: Annotated[
+        Literal["float32", "tf32", "bfloat16", "float16"],
+        typer.Option(help="Round the factors of products to this, as a GPU does, to see what accuracy that costs."),
+    ] = "float32",
     pictures: Annotated[
         int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
     ] = 2,
@@ -269,7 +273,7 @@ def evaluate_tasks(
     if degrade:
         out.mkdir(parents=True, exist_ok=True)
         detections = str(write_degraded(detections, out / "detections.json", Degradation.of_text(degrade)))
-    spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections)
+    spec = EvaluationSpec(folder, *settings, common=common_classes, detections=detections, products=products)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     run_evaluation("all" if only is None else only, spec, out, common.cluster, command, pictures)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,12 +30,10 @@ def true_annotations(home: Home, instance: NDArray[np.integer[Any]]) -> list[dic
         if home.objects[i].label in _NAMELESS:
             continue
         mask = instance == i + 1
-        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        left, top, right, bottom = (int(v) for v in (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
         found.append(
             {
                 "name": home.objects[i].label,
-                "bbox": [left, top, right - left, bottom - top],
+                "bbox": list(cv2.boundingRect(mask.astype(np.uint8))),
                 "score": 1.0,
                 "segmentation": encode_mask(mask),
                 "object_id": i,

@@ -52,7 +52,7 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views, load_scene
-from embodied_perceptron_training.training.criteria import assign_points
+from embodied_perceptron_training.training.criteria import PaddedBoxes, ScenePoints, assign_batch
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
 
 F64 = NDArray[np.float64]
@@ -412,7 +412,9 @@ def examples_of(room: RoomFeatures) -> Examples:
         points = [level.points_m for level in part.levels]
         flat = torch.cat(points).double()
         counts = torch.from_numpy(part.core.contains(part.manhattan.to_world(flat.numpy())))
-        assigned = assign_points(points, boxes, min_size_m=MIN_BOX_M).box.clone()
+        scene = ScenePoints.of(points, [[0, len(p)] for p in points])
+        found = assign_batch(scene, PaddedBoxes.of([boxes]), min_size_m=MIN_BOX_M).taken_only()
+        assigned = torch.full((len(flat),), -1).scatter_(0, found.row, found.box)
         grown = boxes.clone()
         grown[:, 3:6].clamp_(min=MIN_BOX_M)
         features.append(part.flat()[counts])

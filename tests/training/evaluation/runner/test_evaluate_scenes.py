@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import shutil
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -35,6 +36,7 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     score,
 )
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.runner.products import ProductFormat, products_in, rounded
 from embodied_perceptron_training.evaluation.runner.report import class_rows, markdown, run_record
 from embodied_perceptron_training.evaluation.runner.scene_tasks import cells_at, evaluate_scene
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views, load_scene, turn_of
@@ -287,6 +289,33 @@ def test_names_that_the_benchmark_lacks_are_left_out_and_counted(root: Path, wei
     assert "tall plant (" in text
     assert "in the benchmark" not in markdown(plain, "")
     assert run_record(plain, "")["classes_that_the_benchmark_lacks"] == {}
+
+
+@pytest.mark.parametrize("products", ["tf32", "bfloat16", "float16"])
+def test_products_may_have_the_digits_of_a_gpu(root: Path, weights: Path, products: ProductFormat) -> None:
+    spec = EvaluationSpec(str(root), "test", str(weights), ("detection",), scenes=1, views=2)
+    scores = []
+    for given in ("float32", products):
+        (result,) = evaluate(dataclasses.replace(spec, products=given)).results
+        ((_, found, _),) = result.boxes["detection"]
+        scores.append(np.sort(found.scores)[::-1][:20])
+    assert len(scores[0]) == 20
+    assert (scores[1] != scores[0]).any()
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.05)
+
+
+def test_factors_are_rounded_and_sums_are_not() -> None:
+    a, b = torch.rand(40, 300, generator=torch.Generator().manual_seed(0)).sub(0.5).split([20, 20])
+    for to, digits in (("tf32", 10), ("bfloat16", 7), ("float16", 10)):
+        near = rounded(a, to)
+        assert 0 < ((near - a) / a).abs().max() <= 2.0 ** -(digits + 1)
+        with products_in(to):
+            product, layer = a @ b.t(), torch.nn.functional.linear(a, b, torch.ones(20))
+        assert torch.equal(product, near @ rounded(b, to).t())
+        torch.testing.assert_close(layer, product + 1.0, rtol=0, atol=1e-5)
+    assert rounded(torch.tensor([1e5, -math.inf]), "float16").tolist() == [math.inf, -math.inf]
+    assert rounded(torch.tensor([1e5, -math.inf]), "tf32").tolist() == [99968.0, -math.inf]
+    assert torch.equal(a @ b.t(), a @ b.t())
 
 
 @pytest.mark.slow

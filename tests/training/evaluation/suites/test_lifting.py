@@ -22,6 +22,13 @@ def test_objects_count_that_enough_used_views_show_large_enough():
     assert lifting._well_seen(truth, frozenset(f"{i}.jpg" for i in range(4))) == {1}, "only of the used views"
 
 
+def test_detections_of_objects_without_a_true_box_are_left_out():
+    """A map that follows them would have names where the truth has nothing."""
+    truth = {"images": [{"id": 0}], "annotations": [{"object_id": 1}, {"object_id": 2}]}
+    kept = lifting._with_true_boxes(truth, [{"object_id": 2, "bbox_id": 9}])
+    assert kept == {"images": [{"id": 0}], "annotations": [{"object_id": 2}]}
+
+
 def test_forms_are_one_without_detections_two_perfect_and_three_degraded():
     kinds = lifting.forms(3)
     assert kinds[lifting.ALONE] is None

@@ -79,14 +79,12 @@ class HomeRecord:
 @dataclass(eq=False)
 class DetectorCounts:
     """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`; ``seen``, ``right``: (name, size) ->
-    views that show such an object fully, and those that report it; ``wrong``: those that report another name."""
+    views that show such an object fully, and those that report it."""
 
     things: Counter[str]
     reported: defaultdict[str, Counter[str]]
     seen: Counter[tuple[str, int]]
     right: Counter[tuple[str, int]]
-    wrong: int = 0
-    vocabulary: int = 1
 
     @classmethod
     def none(cls) -> DetectorCounts:
@@ -98,16 +96,13 @@ class DetectorCounts:
         self.right.update(other.right)
         for name, row in other.reported.items():
             self.reported[name].update(row)
-        self.wrong += other.wrong
-        self.vocabulary = max(self.vocabulary, other.vocabulary)
 
     def confusions(self) -> DetectorConfusions:
         views = {
             name: tuple((self.seen[name, size], self.right[name, size]) for size in range(len(NO_MISSES)))
             for name in {name for name, _ in self.seen}
         }
-        false_rate = self.wrong / max(sum(self.seen.values()), 1) / self.vocabulary
-        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.reported.items()}, views, false_rate)
+        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.reported.items()}, views)
 
 
 def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: float) -> HomeRecord:
@@ -185,10 +180,8 @@ def count_detectors(
             if not views:
                 continue
             own = counts[source]
-            own.vocabulary = max(len(vocabulary), 1)
             own.things[label] += 1
             reported = reported_in[source, k]
-            own.wrong += len({v for v, name in reported if name != label})
             if label in vocabulary:
                 right = {v for v, name in reported if name == label}
                 for v in views:

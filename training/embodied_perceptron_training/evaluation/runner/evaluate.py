@@ -26,6 +26,7 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
     EvaluationError,
     map_scenes,
 )
+from embodied_perceptron_training.evaluation.runner.products import ProductFormat, products_in
 from embodied_perceptron_training.evaluation.runner.scene_tasks import (
     Sample,
     SceneResult,
@@ -61,6 +62,7 @@ class EvaluationSpec:
     window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
     detections: str = ""  # 2-D detections to lift: a file for all scenes, or its name in each scene's folder
     common: bool = False  # count only the 20 classes of the paper's monocular benchmark
+    products: ProductFormat = "float32"  # to which factors of products are rounded, as on a GPU
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -209,7 +211,8 @@ def scene_names(spec: EvaluationSpec) -> list[str]:
 def _evaluate_scene(spec: EvaluationSpec, name: str) -> SceneResult:
     scene = load(spec, name)
     file = detections_of_scene(spec.data, name, spec.detections) if spec.detections else None
-    return evaluate_scene(scene, cached_predictor(spec.weights), spec.tasks, spec.window_m, file)
+    with products_in(spec.products):
+        return evaluate_scene(scene, cached_predictor(spec.weights), spec.tasks, spec.window_m, file)
 
 
 def load(spec: EvaluationSpec, name: str) -> EvaluationScene:

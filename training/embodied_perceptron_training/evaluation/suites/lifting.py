@@ -81,6 +81,13 @@ def _well_seen(detections: Mapping[str, Any], names: frozenset[str]) -> set[int]
     return {number for number, count in views.items() if count >= LEAST_VIEWS}
 
 
+def _with_true_boxes(detections: Mapping[str, Any], instances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the detections of objects that have a true box; others show too little for one, and no name would be
+    right there."""
+    known = {int(i["object_id"]) for i in instances}
+    return {**detections, "annotations": [a for a in detections["annotations"] if a["object_id"] in known]}
+
+
 def _left_out(
     boxes: F64, names: Sequence[str], right: Collection[int], other_boxes: F64, other_labels: Sequence[str]
 ) -> int:
@@ -101,8 +108,7 @@ def _evaluate(spec: SuiteSpec, name: str) -> LiftingResult:
         seen = _well_seen(true, frozenset(scene.image_stamps))
         instances = load_record(spec.data, name)["instances"]
         ids = {int(i["bbox_id"]) for i in instances if int(i["object_id"]) in seen}
-        known = {int(i["object_id"]) for i in instances}  # others show too little for a true box
-        true["annotations"] = [a for a in true["annotations"] if a["object_id"] in known]
+        true = _with_true_boxes(true, instances)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptSceneError(f"{file} does not hold the true detections of a home: {error!r}") from error
     canonical = shipped_priors().canonical

@@ -635,13 +635,19 @@ def point_truth(scene: SuiteScene, labels: Sequence[Any]) -> PointTruth:
 def _holders(scene: EvaluationScene, view: int, points_m: F64) -> I64:
     """(P,) annotation id of the smallest box that holds each of (P, 3) points, -1 = none; of the objects that the view
     shows, without structure."""
-    rows = [r for r in scene.visible[view] if scene.labels[r] not in STRUCTURE | UNNAMED]
-    rows.sort(key=lambda r: float(scene.boxes[r, 3:6].prod()))
-    if not rows:
-        return np.full(len(points_m), -1, np.int64)
-    inside = points_in_boxes(torch.from_numpy(points_m), torch.from_numpy(scene.boxes[rows])).numpy()
-    held: I64 = np.where(inside.any(axis=1), scene.ids[rows][inside.argmax(axis=1)], -1)
-    return held
+    rows = np.array([r for r in scene.visible[view] if scene.labels[r] not in STRUCTURE | UNNAMED], np.int64)
+    return np.asarray(np.append(scene.ids[rows], -1)[smallest_holders(points_m, scene.boxes[rows])], np.int64)
+
+
+def smallest_holders(points_m: F64, boxes: F64, grow_m: float = 0.0) -> I64:
+    """(P,) row of the smallest of (N, 9) boxes that holds each of (P, 3) points, -1 = none; a box takes points up to
+    ``grow_m`` away."""
+    order = np.argsort(boxes[:, 3:6].prod(axis=1), kind="stable")
+    grown = boxes[order]
+    grown[:, 3:6] += 2 * grow_m
+    inside = points_in_boxes(torch.from_numpy(points_m), torch.from_numpy(grown)).numpy()
+    first = np.pad(inside, ((0, 0), (0, 1)), constant_values=True).argmax(axis=1)
+    return np.append(order, -1)[first]
 
 
 def closed_set_export(perceptron: Perceptron, perception: Perception) -> ClosedSetExport:
@@ -658,15 +664,7 @@ def closed_set_export(perceptron: Perceptron, perception: Perception) -> ClosedS
     posteriors[: len(objects)] = class_posteriors(objects, None if seen is None else seen.detections, row)
     for k, name in enumerate(semantic.classes):
         posteriors[len(objects) + k, row[name]] = 1.0
-    instance = np.full(len(points), -1, np.int64)
-    if objects:
-        boxes = np.stack([o.box for o in objects])
-        grown = boxes.copy()
-        grown[:, 3:6] += 2 * _GROW_M
-        inside = points_in_boxes(torch.from_numpy(points), torch.from_numpy(grown)).numpy()
-        order = np.argsort(boxes[:, 3:6].prod(axis=1))
-        first = inside[:, order].argmax(axis=1)
-        instance = np.where(inside.any(axis=1), order[first], -1).astype(np.int64)
+    instance = smallest_holders(points, np.array([o.box for o in objects]).reshape(-1, 9), _GROW_M)
     cell = cells_at(points, semantic)
     posterior_of = np.where(instance >= 0, instance, np.where(cell > 0, len(objects) + cell - 1, -1))
     kept = np.flatnonzero(posterior_of >= 0)

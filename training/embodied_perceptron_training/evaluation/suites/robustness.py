@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import LiftOptions
+from embodied_perceptron.detection2d.association import ious_px
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.geometry.boxes import box_iou
@@ -265,8 +266,8 @@ def _match_boxes(home: Home, frame: FactorFrame, last: FactorFrame, found: Predi
     return match_target(
         found,
         label,
-        _iou_px(found.boxes, target).max(axis=1, initial=0.0),
-        _iou_px(found.boxes, np.array(others_px).reshape(-1, 4)).max(axis=1, initial=0.0),
+        ious_px(found.boxes, target).max(axis=1, initial=0.0),
+        ious_px(found.boxes, np.array(others_px).reshape(-1, 4)).max(axis=1, initial=0.0),
         IOU_2D,
     )
 
@@ -296,16 +297,6 @@ def _box_px(frame: FactorFrame, number: int) -> F64 | None:
     if len(rows) == 0:
         return None
     return np.array([columns.min() - 0.5, rows.min() - 0.5, columns.max() + 0.5, rows.max() + 0.5])
-
-
-def _iou_px(a: F64, b: F64) -> F64:
-    """(N, M) IoU of boxes in pixels."""
-    a, b = a.reshape(-1, 4), b.reshape(-1, 4)
-    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = (high - low).clip(0.0).prod(axis=2)
-    area_a, area_b = (a[:, 2:] - a[:, :2]).prod(axis=1), (b[:, 2:] - b[:, :2]).prod(axis=1)
-    union: F64 = area_a[:, None] + area_b[None, :] - shared
-    return np.asarray(shared / np.maximum(union, 1e-9))
 
 
 # -- a data set

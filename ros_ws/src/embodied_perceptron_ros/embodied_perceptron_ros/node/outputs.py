@@ -13,6 +13,7 @@ import numpy as np
 from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import OccupancyGrid
 from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
@@ -120,36 +121,31 @@ class Outputs:
         self._health = health
         self._parameters = parameters
         self._camera_frame = camera_frame
-        self._publishers: dict[str, Any] = {
-            topic: node.create_lifecycle_publisher(
-                message_type, f"~/{topic}", qos, qos_overriding_options=qos_overrides()
-            )
-            for topic, message_type, qos in (
-                ("voxels", PointCloud2, reliable_qos(2)),
-                ("boxes", Detection3DArray, reliable_qos(2)),
-                ("states", Detection3DArray, reliable_qos(2)),
-                ("box_markers", MarkerArray, reliable_qos(2)),
-                ("label_info", LabelInfo, latched_qos()),
-                ("semantic_voxels", PointCloud2, reliable_qos(2)),
-                ("occupancy_grid", OccupancyGrid, latched_qos()),
-                ("occupancy_grid_updates", OccupancyGridUpdate, reliable_qos(10)),
-                ("obstacles", PointCloud2, reliable_qos(2)),
-                ("overlay/image", Image, reliable_qos(2)),
-            )
-        }
+        topics: list[tuple[str, Any, QoSProfile]] = [
+            ("voxels", PointCloud2, reliable_qos(2)),
+            ("boxes", Detection3DArray, reliable_qos(2)),
+            ("states", Detection3DArray, reliable_qos(2)),
+            ("box_markers", MarkerArray, reliable_qos(2)),
+            ("label_info", LabelInfo, latched_qos()),
+            ("semantic_voxels", PointCloud2, reliable_qos(2)),
+            ("occupancy_grid", OccupancyGrid, latched_qos()),
+            ("occupancy_grid_updates", OccupancyGridUpdate, reliable_qos(10)),
+            ("obstacles", PointCloud2, reliable_qos(2)),
+            ("overlay/image", Image, reliable_qos(2)),
+        ]
         if ObjectEventMessage is not None:
-            self._publishers["events"] = node.create_lifecycle_publisher(
-                ObjectEventMessage, "~/events", latched_qos(EVENTS), qos_overriding_options=qos_overrides()
-            )
+            topics.append(("events", ObjectEventMessage, latched_qos(EVENTS)))
         self._scenes: PlanningScenes | None = None
         if parameters().moveit:
             try:
                 self._scenes = PlanningScenes()
-                self._publishers["planning_scene"] = node.create_lifecycle_publisher(
-                    self._scenes.type, "~/planning_scene", reliable_qos(10), qos_overriding_options=qos_overrides()
-                )
+                topics.append(("planning_scene", self._scenes.type, reliable_qos(10)))
             except ImportError as error:
                 node.get_logger().warning(f"~/planning_scene is not published: {error} (package moveit_msgs)")
+        self._publishers: dict[str, Any] = {
+            topic: node.create_lifecycle_publisher(kind, f"~/{topic}", qos, qos_overriding_options=qos_overrides())
+            for topic, kind, qos in topics
+        }
         self._events: tuple[ObjectEvent, ...] = ()  # of the last perception
         self._due = deque[ObjectEvent](maxlen=EVENTS)  # wait for a transform
         self._log = ThrottledLog(node.get_logger(), every_s=10.0)
