@@ -191,7 +191,14 @@ CASES = {
     "torchvision": ("torchvision", lambda: {n: v[0] for n, v in rtdetr_outputs("labels").items()}),
     "nanodet-plus in one": ("nanodet-plus", lambda: {"output": nanodet_table(0.0, strides=(8, 16, 32, 64))[None]}),
 }
-BY_NUMBER = ("rtdetr labels", "end to end", "end to end with masks", "end to end of queries", "four of TensorRT", "torchvision")
+BY_NUMBER = (
+    "rtdetr labels",
+    "end to end",
+    "end to end with masks",
+    "end to end of queries",
+    "four of TensorRT",
+    "torchvision",
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -225,9 +232,7 @@ OTHERS = [
     (case, layout)
     for case, (name, _) in CASES.items()
     for layout in LAYOUTS
-    if name != layout
-    and not any({name, layout} <= group for group in ALIKE)
-    and (case, layout) not in SAME_SHAPES
+    if name != layout and not any({name, layout} <= group for group in ALIKE) and (case, layout) not in SAME_SHAPES
 ]
 
 
