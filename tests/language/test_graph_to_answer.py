@@ -181,3 +181,11 @@ def test_of_a_size_only_a_rarer_kind_of_the_noun_has_it(noun: str, label: str, f
     room = [thing(1, label, 0.0, size=(0.3, 0.3, 0.35)), *(thing(k, "chair", k, size=(0.5, 0.5, 0.9)) for k in (2, 3))]
     got = answer(f"find: the [{noun}=t] that is [35 cm=t.amount] high", room)
     assert ([o.id for o in got.candidates[:1]] == [1]) is found, got.reason
+
+
+@pytest.mark.parametrize(
+    ("marked", "label"), [("I must lie [down=t] for an hour", "bed"), ("how do I get [out=t]", "door")]
+)
+def test_a_particle_is_no_noun(marked: str, label: str) -> None:
+    assert [o.label for o in answer(f"find: {marked}", [thing(1, label, 0.0)]).candidates] == [label]
+    assert answer(f"find: {marked}", [thing(1, "vase", 0.0)]).reason.startswith("nothing here serves to ")

@@ -504,3 +504,33 @@ def test_probabilities_follow_what_is_known():
         {"kind": 0.5},
     ):
         assert probability_right(dataclasses.replace(good, **worse)) < probability_right(good)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "found", "reason"),
+    [
+        ("my back aches, I must lie down", ("bed", "chair"), "bed", ""),
+        ("somebody has to lie down", ("chair", "table"), None, "nothing here serves to lie down"),
+        ("I need to ring my sister", ("telephone", "chair"), "telephone", ""),
+        ("I need to ring my sister", ("chair", "table"), None, "nothing here serves to ring"),
+        ("show me the way out", ("door", "chair"), "door", ""),
+        ("where can I leave my coat", ("wardrobe", "chair"), "wardrobe", ""),
+        (
+            "I need to defragment my hovercraft",
+            ("chair",),
+            None,
+            'not known: what serves "to defragment my hovercraft"',
+        ),
+        ("where can I sharpen my skates", ("chair",), None, 'not known: what serves "where can i sharpen my skate'),
+    ],
+)
+def test_a_need_is_served_or_the_reason_names_it(
+    text: str, labels: tuple[str, ...], found: str | None, reason: str
+) -> None:
+    room = [
+        SceneObject(k, label, 0.9, np.array([2.0 * k, 0, 0.4, 0.5, 0.5, 0.8, 0, 0, 0]))
+        for k, label in enumerate(labels)
+    ]
+    answer = ground_objects(text, room)
+    assert [o.label for o in answer.candidates[:1]] == ([] if found is None else [found])
+    assert reason in answer.reason

@@ -455,6 +455,21 @@ def test_an_object_left_where_a_camera_saw_through_it_whatever_is_in_its_box(wal
 
 
 @pytest.mark.parametrize(
+    ("looks_s", "is_told"), [((), False), ((9,), False), ((3, 9), False), ((8, 9), True), ((9, 20), True), (None, True)]
+)
+def test_an_object_is_said_to_have_left_after_a_second_look(looks_s, is_told):
+    """The voxels of its box vanish after 5 s. None = without keyframes: then the voxels decide alone."""
+    box, objects, events = np.array([2.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0, 0.0]), ObjectMap(), []
+    for i in range(1, 28):
+        if looks_s is not None:
+            objects.seen_through = partial(seen_through, [keyframe(s * SECOND, 4.0) for s in looks_s if s <= i])
+        here = [box] if i <= 5 else []
+        events += objects.update(found(*here), world(*here, stamp_ns=i * SECOND), i * SECOND)
+    assert [o.id for o in objects.objects(("gone",))] == [1]
+    assert [e.kind for e in events] == [EventKind.LEFT] * is_told
+
+
+@pytest.mark.parametrize(
     ("floor_ns", "own_ns", "expected"),
     [
         (SECOND, 9 * SECOND, True),

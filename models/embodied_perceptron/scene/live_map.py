@@ -679,10 +679,12 @@ class LiveMap:
             forget()
 
 
-def seen_through(keyframes: Sequence[Keyframe], points: NDArray[np.float64], since_ns: int, until_ns: int) -> float:
-    """Largest share of (N, 3) points through which one keyframe from after ``since_ns`` and before ``until_ns`` saw: no
-    object was there then. 0 for too few points."""
-    most = 0.0
+def seen_through(
+    keyframes: Sequence[Keyframe], points: NDArray[np.float64], since_ns: int, until_ns: int, looks: int = 1
+) -> float:
+    """Largest share of (N, 3) points through which each of ``looks`` keyframes from after ``since_ns`` and before
+    ``until_ns`` saw: no object was there then. 0 for too few points or keyframes."""
+    shares = [0.0] * looks
     for keyframe in keyframes if len(points) >= _THROUGH_POINTS else ():
         frame = keyframe.frame
         if not since_ns < frame.stamp_ns < until_ns:
@@ -691,8 +693,8 @@ def seen_through(keyframes: Sequence[Keyframe], points: NDArray[np.float64], sin
         pixels, inside = project(at, frame.intrinsics)
         u, v = np.round(pixels[inside]).astype(np.int64).T
         behind_m = frame.depth_m[v, u] - at[inside, 2]
-        most = max(most, float((behind_m > _THROUGH_M).sum()) / len(points))
-    return most
+        shares.append(float((behind_m > _THROUGH_M).sum()) / len(points))
+    return sorted(shares)[-looks]
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:

@@ -574,6 +574,7 @@ _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there n
 _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
+_AGAIN_SHARE = 0.3  # of the middle of its box, that two keyframes saw through before an object is said to have left
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
     -1, 3
 )  # the middle of a box, in its size
@@ -616,14 +617,14 @@ class ObjectMap:
         name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
             file keep all labels; labels by users are published unchanged.
         image: features of recent images, for the appearance of objects in the next update; None = without.
-        seen_through: share of (N, 3) points through which a camera saw between two times, in the next update; None =
-            without keyframes: then voxels, and the times at which blocks of the map got voxels, decide alone.
+        seen_through: share of (N, 3) points through which so many keyframes saw between two times, in the next update;
+            None = without keyframes: then voxels, and the times at which blocks of the map got voxels, decide alone.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
     image: ImageSampler | None = None
-    seen_through: Callable[[NDArray[np.float64], int, int], float] | None = None
+    seen_through: Callable[[NDArray[np.float64], int, int, int], float] | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, Track] = {}  # ids ascend
@@ -721,9 +722,15 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
-        waits = [0 < at_ns - now_ns <= _WAIT_NS for at_ns, _ in self._waiting]  # not longer after a clock was set back
-        due = [event for (_, event), wait in zip(self._waiting, waits, strict=True) if not wait]
-        self._waiting = [entry for entry, wait in zip(self._waiting, waits, strict=True) if wait]
+        due, waiting = list[ObjectEvent](), list[tuple[int, ObjectEvent]]()
+        for at_ns, event in self._waiting:
+            if 0 < at_ns - now_ns <= _WAIT_NS:  # not longer after a clock was set back
+                waiting.append((at_ns, event))
+            elif event.kind == EventKind.LEFT and not self._is_surely_empty(event.id):
+                waiting.append((now_ns + _WAIT_NS, event))
+            else:
+                due.append(event)
+        self._waiting = waiting
         if self.doubt:
             due = [event for event in due if event.id not in self._loaded]
         return tuple(sorted(due, key=lambda event: event.stamp_ns))
@@ -934,7 +941,7 @@ class ObjectMap:
                 put_there = replaces or was_put_there(track.box, track.begun_ns, snapshot)
                 if not put_there and self.seen_through is not None:
                     points = voxels_inside(track.box, snapshot).points_m
-                    put_there = self.seen_through(points, -1, track.begun_ns) >= _PUT_THERE_SHARE
+                    put_there = self.seen_through(points, -1, track.begun_ns, 1) >= _PUT_THERE_SHARE
                 is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # not detected in old voxels alone
                 self._introduce(track, put_there and is_new and track.label not in FIXED)
                 news = True
@@ -1151,7 +1158,8 @@ class ObjectMap:
         track.unfound_s += dt_s
         floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
-        if self._is_empty(track, dt_s):
+        since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
+        if self._share_seen_through(track, since_ns) >= _EMPTY_SHARE:
             inside = explained = 0  # what is left in its box, as the wall beside it, is not the object
         if not track.is_back:
             track.log_odds += emptiness(inside - explained, track.support, covered, places)
@@ -1162,13 +1170,17 @@ class ObjectMap:
             return False
         return track.unfound_s <= existence.max_unfound_s
 
-    def _is_empty(self, track: Track, dt_s: float) -> bool:
-        """Whether a camera saw through the middle of a missed object since the last update."""
-        if self.seen_through is None:
-            return False
-        since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
+    def _is_surely_empty(self, number: int) -> bool:
+        """Whether a second keyframe confirms that an object left; without keyframes voxels decide alone."""
+        track = self._gone.get(number)
+        if track is None or self.seen_through is None:
+            return True
+        return self._share_seen_through(track, track.present_ns, 2) >= _AGAIN_SHARE
+
+    def _share_seen_through(self, track: Track, since_ns: int, looks: int = 1) -> float:
+        """Share of the middle of an object through which so many keyframes saw since a time; 0 without keyframes."""
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
-        return self.seen_through(points, since_ns, self._updated_ns + 1) >= _EMPTY_SHARE
+        return 0.0 if self.seen_through is None else self.seen_through(points, since_ns, self._updated_ns + 1, looks)
 
     def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
         """Merge duplicates: of two that overlap strongly the likelier confirmed one stays, with the found box and the
