@@ -506,6 +506,7 @@ class LiftOptions:
         "yolox-decoded",
         "rtdetr",
         "rtdetr-91",
+        "rtdetr-end2end",
         "deimv2",
         "rfdetr",
         "torchvision",

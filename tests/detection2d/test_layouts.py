@@ -100,6 +100,13 @@ def end_to_end_outputs(masks=False):
     return outputs
 
 
+def end_to_end_of_queries():
+    """As Ultralytics exports RT-DETR since version 8.4."""
+    outputs = end_to_end_outputs()
+    outputs["output0"][0, :3, :4] = centers_and_sizes() / np.tile(SIZE, 2)
+    return outputs
+
+
 def tensorrt_outputs():
     empty = np.full((1, 7), 0.99, np.float32)  # rows after the count mean nothing
     outputs = {
@@ -176,6 +183,7 @@ CASES = {
     "yolov8 turned": ("yolov8", lambda: {"output0": yolov8_outputs()["output0"].transpose(0, 2, 1).copy()}),
     "end to end": ("yolov8", lambda: end_to_end_outputs()),
     "end to end with masks": ("yolov8", lambda: end_to_end_outputs(masks=True)),
+    "end to end of queries": ("rtdetr-end2end", lambda: end_to_end_of_queries()),
     "four of TensorRT": ("yolov8", lambda: tensorrt_outputs()),
     "yolov5": ("yolov5", lambda: yolov5_outputs()),
     "yolox decoded": ("yolox-decoded", lambda: yolox_outputs(decoded=True)),
@@ -183,7 +191,14 @@ CASES = {
     "torchvision": ("torchvision", lambda: {n: v[0] for n, v in rtdetr_outputs("labels").items()}),
     "nanodet-plus in one": ("nanodet-plus", lambda: {"output": nanodet_table(0.0, strides=(8, 16, 32, 64))[None]}),
 }
-BY_NUMBER = ("rtdetr labels", "end to end", "end to end with masks", "four of TensorRT", "torchvision")
+BY_NUMBER = (
+    "rtdetr labels",
+    "end to end",
+    "end to end with masks",
+    "end to end of queries",
+    "four of TensorRT",
+    "torchvision",
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -208,13 +223,16 @@ ALIKE = (
     {"yolox", "yolox-decoded"},
     {"rtdetr", "rtdetr-91", "deimv2"},
 )
+SAME_SHAPES = {
+    *(("yolov8 turned", layout) for layout in ("rtdetr", "rtdetr-91")),  # any number of queries
+    *(("end to end of queries", layout) for layout in ("yolov8", "yolo11")),
+    ("end to end", "rtdetr-end2end"),
+}
 OTHERS = [
     (case, layout)
     for case, (name, _) in CASES.items()
     for layout in LAYOUTS
-    if name != layout
-    and not any({name, layout} <= group for group in ALIKE)
-    and (case, layout) not in {("yolov8 turned", "rtdetr"), ("yolov8 turned", "rtdetr-91")}  # any number of queries
+    if name != layout and not any({name, layout} <= group for group in ALIKE) and (case, layout) not in SAME_SHAPES
 ]
 
 
@@ -490,6 +508,8 @@ def test_two_readings_are_refused_with_the_option_that_decides(tmp_path):
     assert OnnxDetector(path, "yolov8", ("cup", "bed")).layout.name == "yolov8"
     described = write_constant_model(tmp_path / "d.onnx", end_to_end_outputs(), description="Ultralytics YOLO26n model")
     assert OnnxDetector(described, classes=("cup", "bed")).layout.name == "yolov8"
+    path = write_constant_model(tmp_path / "r.onnx", end_to_end_of_queries(), description="Ultralytics rtdetr-l model")
+    assert OnnxDetector(path, classes=("cup", "bed")).layout.name == "rtdetr-end2end"
 
 
 def test_a_deimv2_with_a_large_backbone_gets_normalised_images(tmp_path):

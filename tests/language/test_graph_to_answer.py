@@ -172,3 +172,12 @@ def test_what_stands_between_two_landmarks_needs_no_noun(words: str) -> None:
     objects = [thing(1, "bed", 0.0), thing(2, "box", 1.5), thing(3, "desk", 3.0), thing(4, "cup", 1.5, 3.0)]
     found = answer(f"find: [{words}=t] [between=t.between(a,b)] the [bed=a] and the [desk=b]", objects)
     assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)
+
+
+@pytest.mark.parametrize(
+    ("noun", "label", "found"), [("seat", "stool", True), ("furniture", "table", True), ("chair", "table", False)]
+)
+def test_of_a_size_only_a_rarer_kind_of_the_noun_has_it(noun: str, label: str, found: bool) -> None:
+    room = [thing(1, label, 0.0, size=(0.3, 0.3, 0.35)), *(thing(k, "chair", k, size=(0.5, 0.5, 0.9)) for k in (2, 3))]
+    got = answer(f"find: the [{noun}=t] that is [35 cm=t.amount] high", room)
+    assert ([o.id for o in got.candidates[:1]] == [1]) is found, got.reason

@@ -8,6 +8,7 @@ from embodied_perceptron.language.lexicon import (
     affordances,
     is_implement,
     is_known_noun,
+    lengths,
     lexicon,
     metres,
     noun_taxonomy,
@@ -160,7 +161,34 @@ def test_ranks_in_words(words: str, rank: int | None) -> None:
         ("a couple of metres", 2.0), ("a metre and a half", 1.5), ("three quarters of a metre", 0.75),
         ("a foot", 0.3048),
         ("a hundred cm", 1.0), ("a few steps", 2.1), ("arm's reach", 0.7), ("one metre ninety", 1.9), ("the", None),
+        ("one point eight metres", 1.8), ("one point nine five metres", 1.95), ("two point seventy five metres", 2.75),
+        ("zero point five metres", 0.5), ("one point zero five metres", 1.05), ("point eight of a metre", 0.8),
+        ("thirty-five centimetres", 0.35), ("thirty five cm", 0.35), ("two and a quarter metres", 2.25),
+        ("two and three quarter metres", 2.75), ("one and a half metres", 1.5), ("half a metre", 0.5),
+        ("an inch", 0.0254),
+        ("a metre twenty", 1.2), ("six foot", 1.8288), ("six feet two inches", 1.8796), ("five foot six", 1.6764),
+        ("one hundred and twenty centimetres", 1.2), ("two metres and thirty centimetres", 2.3), ("1,8 m", 1.8),
+        ("a third of a metre", 1 / 3), ("two-metre", 2.0), ("a foot and a half", 0.4572), ("1 m 80", 1.8),
+        ("a metre one", 1.0),
     ],
 )  # fmt: skip
 def test_lengths_in_words(words: str, length_m: float | None) -> None:
     assert metres(words.split()) == (None if length_m is None else pytest.approx(length_m))
+
+
+@pytest.mark.parametrize(
+    ("said", "length"),
+    [
+        ("the one two metres from the bin", "two metres"),
+        ("within one point eight metres of it", "one point eight metres"),
+        ("the four mugs a metre and a half from the two tables", "a metre and a half"),
+        ("six feet two inches tall", "six feet two inches"),
+        ("the two metre one by the three tables", "two metre"),
+        ("point eight of a metre from two chairs", "point eight of a metre"),
+        ("one and two of the mugs", None),
+    ],
+)
+def test_a_length_has_all_its_words_and_no_others(said: str, length: str | None) -> None:
+    words = said.split()
+    found = [" ".join(words[first:last]) for first, last in lengths(words)]
+    assert found == ([] if length is None else [length])

@@ -20,6 +20,7 @@ from embodied_perceptron.detection2d.layouts import (
     Shapes,
     free_input_size,
     is_decoded,
+    is_end_to_end_of_queries,
     picture_masks,
     recognise,
     shapes_of,
@@ -196,6 +197,10 @@ class OnnxDetector:
             outputs = outputs or self._run(np.full((1, 3, size[1], size[0]), 114, np.float32), size)
             if is_decoded(next(iter(outputs.values()))[0], size):
                 layout = LAYOUTS["yolox-decoded"]
+        elif len(shapes) == 1 and next(iter(shapes.values()))[-1] == 6:
+            outputs = outputs or self._run(np.full((1, 3, size[1], size[0]), 0.5, np.float32), size)
+            if is_end_to_end_of_queries(next(iter(outputs.values()))[0]):
+                layout = LAYOUTS["rtdetr-end2end"]
         elif layout.name == "rtdetr" and _DINO in self._path.read_bytes():
             layout = LAYOUTS["deimv2"]  # its sizes S to X, whose inputs are normalised
         return layout, number

@@ -270,6 +270,14 @@ def _decode_end_to_end(outputs: Outputs, size: Size, classes: int) -> RawDetecti
     return _with_masks(raw, outputs, table[:, 6:])
 
 
+def _decode_end_to_end_queries(outputs: Outputs, size: Size, classes: int) -> RawDetections:
+    """Centre and size as shares of the input, score, class number."""
+    if "*prototypes" in outputs:
+        raise LayoutError("masks of queries are not known")
+    raw = _decode_end_to_end(outputs, size, classes)
+    return replace(raw, boxes=_from_centers(raw.boxes) * np.tile(np.asarray(size, dtype=np.float64), 2))
+
+
 def _numbered(raw: RawDetections, classes: int) -> RawDetections:
     """Check the class numbers. Raises :class:`LayoutError` for one that has no name."""
     number = raw.classes
@@ -294,6 +302,13 @@ def is_decoded(table: NDArray[Any], size: Size) -> bool:
     cell, stride = _grid(size, _STRIDES)
     away = np.abs(table[:, :2] - (cell + 0.5) * stride[:, None]) / stride[:, None]
     return bool(np.median(away) < 2.0)
+
+
+def is_end_to_end_of_queries(table: NDArray[Any]) -> bool:
+    """Return True where a (queries, columns) table holds boxes as shares of the input, scores and class numbers."""
+    if table.shape[1] != 6 or not table.size:
+        return False
+    return bool((table[:, 5] % 1 == 0).all() and 0.0 < np.abs(table[:, :4]).max() <= 2.0)
 
 
 def _expected_nanodet(strides: tuple[int, ...]) -> Callable[[Size, int], Iterator[Wanted]]:
@@ -363,6 +378,9 @@ _ANCHORS = (
     Form(_columns(lambda size: 3 * _cells(size, _MORE_STRIDES), 5), _decode_anchors),
 )
 _END_TO_END = Form(_columns(lambda _: None, 6, classes=False), _decode_end_to_end, certain=False, suppressed=True)
+_END_TO_END_QUERIES = Form(
+    _columns(lambda _: None, 6, classes=False), _decode_end_to_end_queries, certain=False, suppressed=True
+)
 _TENSORRT = Form(
     _either(
         *(
@@ -455,13 +473,14 @@ LAYOUTS: dict[str, Layout] = {
         Layout("yolox-decoded", _YOLOX_INPUT, (Form(_columns(_cells, 5), _decode_anchors),)),
         Layout("rtdetr", _STRETCHED, _DETR),
         Layout("rtdetr-91", _STRETCHED, _DETR, coco_ids=True),
+        Layout("rtdetr-end2end", _STRETCHED, (_END_TO_END_QUERIES,)),
         Layout("deimv2", InputImage(*_IMAGENET, "centered", pad=0), (_LABELLED,)),
         Layout("rfdetr", InputImage(*_IMAGENET, "stretched"), (_DETS,), 560, coco_ids=True),
         Layout("torchvision", _STRETCHED, (_UNBATCHED,), 800, coco_ids=True),
     )
 }
 # layouts of the same shapes as another, which values or names in the file tell apart
-_TWINS = ("yolo11", "rtdetr-91", "deimv2", "yolox-decoded")
+_TWINS = ("yolo11", "rtdetr-91", "rtdetr-end2end", "deimv2", "yolox-decoded")
 
 
 def recognise(shapes: Shapes, size: Size, numbers: Callable[[Layout], Sequence[int]]) -> list[tuple[Layout, int]]:

@@ -46,6 +46,7 @@ from embodied_perceptron.language.lexicon import (
     is_use,
     lexicon,
     likelihood_of_label,
+    noun_taxonomy,
     pluralize,
     split_words,
     word_set,
@@ -583,7 +584,8 @@ class _Answer:
         if absent is not None and absent.noun not in _UNMAPPED and is_known_noun(absent.noun, self.labels):
             return f"no {_described(absent)} found on the map; the nearest matches fit without it"
         kind = float(evidence.category[order].max())
-        members = [i for i in order if evidence.category[i] >= 0.5 * kind]
+        kinds = {label: noun_taxonomy().is_kind(label.split(), noun) for label in set(self.labels)}  # a stool is a seat
+        members = [i for i in order if evidence.category[i] >= 0.5 * kind or kinds[self.labels[i]]]
         stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
         for term in stated:
             likely = self.scorer.likely(term)

@@ -13,6 +13,7 @@ from embodied_perceptron.language.lexicon import (
     is_implement,
     is_known_noun,
     is_served,
+    lengths,
     lexicon,
     metres,
     ordinal,
@@ -125,7 +126,7 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
-        self.graph = _about_target(graph, words)
+        self.graph = _about_target(replace(graph, predicates=self._in_whole(graph.predicates)), words)
         self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
         self._described: set[int] = set()
@@ -175,6 +176,12 @@ class Decoder:
 
     def _tokens(self, piece: Entity | Predicate) -> list[str]:
         return self.texts[piece.first : piece.last]
+
+    def _in_whole(self, predicates: Sequence[Predicate]) -> tuple[Predicate, ...]:
+        """Give lengths all their words: the network may read only "five metres" of "two point five metres"."""
+        whole = {t: s for s in lengths(self.texts) for t in predicates if s[0] < t.last and t.first < s[1]}
+        spans = ((t, whole.get(t, ()) if t.name == "amount" else ()) for t in predicates)
+        return tuple(dict.fromkeys(replace(t, first=s[0], last=s[1]) if s else t for t, s in spans))
 
     def _span(self, piece: Entity | Predicate | Mention) -> tuple[int, int]:
         return self.words[piece.first].start, self.words[piece.last - 1].end

@@ -472,9 +472,7 @@ def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # Reading: the network draws graphs over the words, and :class:`~.decoding.Decoder` makes a meaning of each.
 
-_NEGATIVE_LENGTH = re.compile(
-    rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(unit for unit, _ in UNITS)})", re.IGNORECASE
-)
+_NEGATIVE_LENGTH = re.compile(rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(UNITS)})\b", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)

@@ -399,7 +399,7 @@ _SMALL = (
 )  # fmt: skip
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _CARDINALS = {word: float(k) for k, word in enumerate(_SMALL)} | {
-    "both": 2.0, "couple": 2.0, "pair": 2.0, "few": 3.0, "hundred": 100.0,
+    "both": 2.0, "couple": 2.0, "pair": 2.0, "few": 3.0, "nought": 0.0, "dozen": 12.0, "hundred": 100.0,
 } | {word: 10.0 * k for k, word in enumerate(_TENS, 2)}  # fmt: skip
 ORDINALS = {
     word: rank
@@ -409,12 +409,20 @@ ORDINALS = {
     )
     for word in words.split()
 }  # fmt: skip
-UNITS = (  # prefix of the unit, metres
-    ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
-    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("arm", 0.7), ("reach", 0.7),
-    ("m", 1.0),
-)  # fmt: skip
-_ARTICLES, _QUARTERS = frozenset(("a", "an")), frozenset(("quarter", "quarters"))
+UNITS = {
+    "centimet(?:re|er)s?|centis?|cms?": 0.01, "millimet(?:re|er)s?|mms?": 0.001, "met(?:re|er)s?|m": 1.0,
+    "foot|feet|ft": 0.3048, "inch(?:es)?": 0.0254, "yards?": 0.9144, "steps?|paces?|arm(?:'?s)?|reach": 0.7,
+}  # fmt: skip
+_UNIT = re.compile("|".join(UNITS))
+_ARTICLES = frozenset(("a", "an"))
+_FRACTIONS = {"half": 0.5, "halves": 0.5, "quarter": 0.25, "quarters": 0.25, "third": 1.0 / 3.0, "thirds": 1.0 / 3.0}
+# letters of the words of a length: one, Digit, tens, hundred, figures, point, fraction, article, several, and, of, unit
+_LETTERS = {"one": "i", "hundred": "h", "point": "p", "and": "&", "of": "o", "couple": "c", "few": "c"} | {
+    **dict.fromkeys(_ARTICLES, "a"), **dict.fromkeys(_FRACTIONS, "f"), **dict.fromkeys(_TENS, "t"),
+}  # fmt: skip
+_WHOLE = "(?:a?[idt]?h(?:&?ti?d?|&?[id])?|t[id]?|i|d|n|a?co?)"
+_AMOUNT = f"(?:{_WHOLE}?p[idtn]+|{_WHOLE}&a?[id]?f|a?[idn]?f|{_WHOLE}|a)"
+_LENGTH = re.compile(f"(?:{_AMOUNT})?(?:oa)?a?u+(?:&?{_AMOUNT}u|&a?f|(?:t[id]?|d|n)(?!u))?")
 _LAST, _AFTER = frozenset(("last", "final", "penultimate")), frozenset(("but", "bar", "after", "before"))
 _SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # unit that follows metres and feet, metres
 
@@ -422,6 +430,7 @@ _SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # unit that follows metres and feet, met
 def cardinal(tokens: Sequence[str]) -> float | None:
     """The number at the beginning of the words: "twenty five", "1.5", "a", "a couple"; None without a number."""
     total: float | None = None
+    tokens = [part for token in tokens for part in token.split("-")]
     for before, token in zip(("", *tokens), tokens, strict=False):
         total = None if before in _ARTICLES and (token in _CARDINALS or token[0].isdigit()) else total
         if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
@@ -435,25 +444,50 @@ def cardinal(tokens: Sequence[str]) -> float | None:
     return total
 
 
+def _letter(word: str) -> str:
+    """The letter of a word in the grammar of lengths; " " for a word that is no part of one."""
+    digit = "d" if word in _SMALL else "n" if word[:1].isdigit() and cardinal([word]) is not None else " "
+    return _LETTERS.get(word, "u" if _UNIT.fullmatch(word) else digit)
+
+
+def lengths(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Words [first, last) of each length with a unit: "one point eight metres", "a metre twenty", "six feet two"."""
+    parts = [(part, k) for k, token in enumerate(tokens) for part in token.split("-")]
+    found = _LENGTH.finditer("".join(_letter(part) for part, _ in parts))
+    return [(parts[m.start()][1], parts[m.end() - 1][1] + 1) for m in found]
+
+
 def metres(tokens: Sequence[str]) -> float | None:
-    """The length in the words, metres: "two and a half metres", "80 cm", "half a metre"; None without a length."""
-    unit = next((i for i, t in enumerate(tokens) if any(t.startswith(name) for name, _ in UNITS)), len(tokens))
-    scale = next((scale for name, scale in UNITS if unit < len(tokens) and tokens[unit].startswith(name)), 1.0)
-    before = list(tokens[:unit])
-    half = 0.5 if "half" in tokens else 0.0
-    if "half" in before:  # "one and a half": the "a" belongs to the half
-        before = before[: before.index("half")]
-        while before and before[-1] in ("a", "and"):
-            before.pop()
-    number = cardinal([t for t in before if t != "and"])
-    if number is None:
-        number = 0.0 if half and "half" in tokens[:unit] else 1.0
-        if unit == len(tokens) and not half:
-            return None
-    number *= 0.25 if not _QUARTERS.isdisjoint(before) else 1.0
-    rest = cardinal(tokens[unit + 1 :]) if not half else None  # "one metre ninety", "five foot six"
-    small = _SMALLER.get(scale, 0.0) * rest if rest is not None else 0.0
-    return min((number + half) * scale + (small if small < scale else 0.0), _LONGEST_M)
+    """The length in the words, metres: "two and a half metres", "80 cm", "six foot two"; None without a length."""
+    total, scale, number = 0.0, 0.0, list[str]()
+    for word in (part for token in tokens for part in token.split("-")):
+        unit = next((scale for name, scale in UNITS.items() if re.fullmatch(name, word)), None)
+        if unit is None:
+            number.append(word)
+        elif number or not scale:  # "arm's reach" is one unit
+            amount = _amount(number)
+            total, scale, number = total + (1.0 if amount is None else amount) * unit, unit, []
+    rest = _amount(number) if not scale or _letter("".join(number[:1])) in "&tdn" else None
+    if not scale or rest is None:
+        return rest if not scale else min(total, _LONGEST_M)
+    rest *= _SMALLER.get(scale, 0.0) if _FRACTIONS.keys().isdisjoint(number) else scale  # "one metre ninety"
+    return min(total + (rest if rest < scale else 0.0), _LONGEST_M)
+
+
+def _amount(words: Sequence[str]) -> float | None:
+    """The number in the words, with decimals and fractions: "one point eight", "two and three quarters"."""
+    if "point" in words:
+        k = words.index("point")
+        digits = " ".join(f"{cardinal([w]):g}" for w in words[k + 1 :] if _letter(w) in "idtn")
+        digits = re.sub(r"(?<=\d)0 (?=[1-9])", "", digits).replace(" ", "")  # "seventy five"
+        return (cardinal(words[:k]) or 0.0) + float(f"0.{digits or 0}")
+    total: float | None = None
+    for part in re.split(r"\band\b", " ".join(words)):
+        number, share = cardinal(part.split()), next((_FRACTIONS[w] for w in part.split() if w in _FRACTIONS), None)
+        if share is not None:
+            number = share * (1.0 if number is None else number)
+        total = number if total is None else total + (number or 0.0)
+    return total
 
 
 def ordinal(tokens: Sequence[str]) -> int | None:
