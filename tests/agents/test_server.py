@@ -30,17 +30,19 @@ from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.map_commands import TOKEN_VARIABLE
 from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import EventKind, HistoryEntry
 
 pytest.importorskip("mcp", reason="mcp is absent (extra agent)")
 anyio = pytest.importorskip("anyio")
 httpx2 = pytest.importorskip("httpx2")
 uvicorn = pytest.importorskip("uvicorn")
 
-from mcp import Client, StdioServerParameters  # noqa: E402
+from mcp import Client, MCPError, StdioServerParameters  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 
-from embodied_perceptron.agents.server import PATH, http_app, make_server  # noqa: E402
+from embodied_perceptron.agents.server import EVENTS, OBJECTS, PATH, http_app, make_server  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:resources/")  # of the protocol until 2025
 COMMAND = [sys.executable, "-m", "embodied_perceptron.apps"]
 
 
@@ -234,6 +236,155 @@ def test_the_session_on_the_page_runs_as_it_stands(saved, tmp_path):
     assert re.fullmatch(r"\w+ \[.*\]", context)
     assert "yaw_rad" in goal or "no free floor" in goal
     assert cv2.imread(str(tmp_path / "snapshot.jpg")) is not None
+
+
+class LiveScene(StillScene):
+    """A room in which a test lets things happen."""
+
+    is_live = True
+    looks = 0
+
+    def perception(self):
+        self.looks += 1
+        return self.scene
+
+    async def looked_at(self):
+        """Wait until the server has looked at the scene as it is now."""
+        seen = self.looks
+        with anyio.fail_after(60):
+            while self.looks < seen + 6:  # a look asks two tools
+                await anyio.sleep(0.01)
+
+    def change_first(self, **values):
+        first, *others = self.scene.objects
+        self.scene = replace(self.scene, objects=(replace(first, **values), *others))
+
+    def move_first(self):
+        entry = HistoryEntry(9_000_000_000, EventKind.MOVED, (1.0, 2.0, 0.5), 0.9)
+        self.change_first(history=(*self.scene.objects[0].history, entry))
+
+
+def contents(answer):
+    return json.loads(answer.contents[0].text)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_objects_and_events_are_resources(mode):
+    async def run():
+        scene = LiveScene()
+        scene.move_first()
+        async with Client(make_server(scene), mode=mode) as client:
+            assert client.server_capabilities.resources.subscribe
+            assert {r.uri for r in (await client.list_resources()).resources} == {OBJECTS, EVENTS}
+            listed = (await ask(client, "list_objects")).structured_content
+            assert contents(await client.read_resource(OBJECTS)) == listed
+            assert [e["kind"] for e in contents(await client.read_resource(EVENTS))["changes"]] == ["moved"]
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_subscriber_is_told_of_events_and_of_names_but_not_of_each_measurement(mode, monkeypatch):
+    monkeypatch.setattr("embodied_perceptron.agents.server.POLL_S", 0.01)
+
+    async def run():
+        scene, told = LiveScene(), []
+        send, receive = anyio.create_memory_object_stream(100)
+
+        async def on_message(message):
+            told.append(message.params.uri)
+            await send.send(message.params.uri)
+
+        async def changes(client, events):
+            for change, uris in (
+                (lambda: scene.change_first(last_seen_ns=10**9, score=0.5), set()),
+                (lambda: scene.change_first(user_name="mine"), {OBJECTS}),
+                (scene.move_first, {OBJECTS, EVENTS}),
+            ):
+                change()
+                await scene.looked_at()
+                with anyio.fail_after(60):
+                    assert {await anext(events) for _ in uris} == uris
+            assert contents(await client.read_resource(EVENTS))["total"] == 1
+
+        async with Client(make_server(scene), mode=mode, message_handler=on_message) as client:
+            if mode == "legacy":
+                for uri in (OBJECTS, EVENTS, EVENTS):
+                    await client.subscribe_resource(uri)
+                await changes(client, aiter(receive))
+                assert sorted(told) == [EVENTS, OBJECTS, OBJECTS]
+            else:
+                async with client.listen(resource_subscriptions=[OBJECTS, EVENTS]) as events:
+                    await changes(client, (event.uri async for event in events))
+
+    anyio.run(run)
+
+
+def test_who_unsubscribes_or_goes_is_not_told_and_others_are():
+    async def run():
+        scene = LiveScene()
+        app = http_app(scene, "t", "127.0.0.1")
+        told = {name: [] for name in "abc"}
+        news = anyio.Event()
+
+        def keeper(name):
+            async def keep(message):
+                told[name].append(message.params.uri)
+                if name == "c":
+                    news.set()
+
+            return keep
+
+        with serving(app) as address:
+            headers = {"Authorization": "Bearer t"}
+
+            def connect(name):
+                http = httpx2.AsyncClient(headers=headers)
+                transport = streamable_http_client(address, http_client=http)
+                return Client(transport, mode="legacy", message_handler=keeper(name))
+
+            async with connect("b") as stays, connect("c") as last:
+                async with connect("a") as goes:
+                    for client in (goes, stays, last):
+                        await client.subscribe_resource(EVENTS)
+                await stays.unsubscribe_resource(EVENTS)
+                scene.move_first()
+                with anyio.fail_after(60):
+                    await news.wait()
+        assert told == {"a": [], "b": [], "c": [EVENTS]}
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("uri", ["map://nothing", "file:///etc/passwd", "map://events/1"])
+def test_an_unknown_resource_is_refused_by_its_name(uri):
+    async def run():
+        async with Client(make_server(LiveScene()), mode="legacy") as client, Client(make_server(LiveScene())) as later:
+            for asked in (client.read_resource, client.subscribe_resource, client.unsubscribe_resource):
+                with pytest.raises(MCPError, match=f"there is no resource '{uri}'; there are {OBJECTS}"):
+                    await asked(uri)
+            with pytest.raises(MCPError, match=f"there is no resource '{uri}'"):
+                async with later.listen(resource_subscriptions=[EVENTS, uri]):
+                    pass
+
+    anyio.run(run)
+
+
+def test_a_saved_map_accepts_a_subscription_and_a_node_that_is_away_too():
+    class Away(LiveScene):
+        def perception(self):
+            raise SceneUnavailableError("is the node running?")
+
+    async def run():
+        for scene in (StillScene(), Away()):
+            async with Client(make_server(scene), mode="legacy") as client:
+                await client.subscribe_resource(EVENTS)
+                await client.unsubscribe_resource(EVENTS)
+        async with Client(make_server(Away())) as client:
+            with pytest.raises(MCPError, match="is the node running"):
+                await client.read_resource(EVENTS)
+
+    anyio.run(run)
 
 
 @contextmanager

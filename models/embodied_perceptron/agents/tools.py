@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ Values = dict[str, Any]
 Schema = dict[str, Any]
 
 MAX_LISTED, MAX_NEARBY = 500, 50
-MAX_WAIT_S, _POLL_S = 600, 0.5
+MAX_WAIT_S, POLL_S = 600, 0.5
 _FAR_M = 100_000  # limit of coordinates
 _NEARBY_M = 1.5
 _SHOWN_CHARACTERS = 60  # of an invalid value in an error
@@ -79,16 +79,9 @@ class AgentTool:
 # schemas
 
 
-def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = (), description: str = "") -> Schema:
+def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
     required = [name for name in properties if name not in optional]
-    described = {"description": description} if description else {}
-    return {
-        "type": "object",
-        **described,
-        "properties": dict(properties),
-        "required": required,
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
 
 
 def _limited(kind: str, description: str, **limits: Any) -> Schema:
@@ -473,7 +466,7 @@ def _entries_of(thing: SceneObject) -> list[Values]:
             "label": thing.label,
             "stamp_s": round(e.stamp_ns * 1e-9, 3),
             "kind": e.kind,
-            "position_m": [round(v, 4) for v in e.at_m],
+            "position_m": _rounded(e.at_m),
             "probability": round(e.probability, 3),
             "words": e.words,
             "reason": e.reason,
@@ -575,7 +568,7 @@ def _wait_for(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         left_s = end_s - time.monotonic()
         if answer.values["status"] in ("FOUND", "INVALID") or left_s <= 0.0 or not source.is_live:
             return ToolAnswer({**answer.values, "timed_out": answer.values["status"] not in ("FOUND", "INVALID")})
-        time.sleep(min(_POLL_S, left_s))
+        time.sleep(min(POLL_S, left_s))
 
 
 WAIT_FOR = AgentTool(
@@ -711,5 +704,5 @@ def _as_values(thing: SceneObject) -> Values:
     return {**values, **{name: value for name, value in named.items() if value}}
 
 
-def _rounded(numbers: NDArray[np.float64]) -> list[float]:
+def _rounded(numbers: Iterable[float]) -> list[float]:
     return [round(float(v), 4) for v in numbers]
