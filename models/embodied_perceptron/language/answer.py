@@ -132,6 +132,7 @@ _LEAST_SUPPORT = 0.05  # score of the best candidate where there is none
 _PLAINLY_MEANT = 0.7  # support from which other readings are not considered
 _SHARE_OF_READING = 0.6  # power of a reading's probability as a share of the best one's
 _ASKED_BACK = 4  # most candidates in a question back
+_CLAUSE = word_set("clause") | {"is", "are", "my"}  # words of a need that was taken for a noun
 _WALLS = frozenset(("wall", "partition"))
 # landmarks that the map may lack although they are there
 _UNMAPPED = word_set("rooms") | {"wall", "floor", "ground", "ceiling", "room", "corner", "carpet", ANYTHING}
@@ -261,10 +262,12 @@ def _finite(objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple
 
 
 def _no(noun: str) -> str:
-    if not is_known_noun(noun, ()) and noun != ANYTHING:
-        return f"not known: {noun}, a word without a meaning here"
     if is_use(noun):
         return f"nothing here serves to {noun.removeprefix('something to ')}"
+    if len(noun.split()) > 1 and not _CLAUSE.isdisjoint(noun.split()):
+        return f'not known: what serves "{noun}"'
+    if not is_known_noun(noun, ()) and noun != ANYTHING:
+        return f"not known: {noun}, a word without a meaning here"
     return "there are no objects" if noun == ANYTHING else f"there is no {noun}"
 
 

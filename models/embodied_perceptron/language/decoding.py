@@ -61,7 +61,8 @@ _LIKE_THE_TARGET = word_set("one_like_it") | _ARTICLES  # "between the red and t
 _WHOLE_PARTS = word_set("whole_parts")
 _PARTS, _SIDES_OF_ALL = word_set("parts") | _WHOLE_PARTS, word_set("sides")
 _ROOMS, _ACCESSORIES, _PREPOSITIONS = word_set("rooms"), word_set("accessories"), word_set("prepositions")
-_FACING, _AT_MOST, _FROM = word_set("facing"), word_set("at_most"), frozenset(("from", "away", "off"))
+_PARTICLES, _FACING, _AT_MOST = word_set("particles"), word_set("facing"), word_set("at_most")
+_FROM = frozenset(("from", "away", "off"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
@@ -282,7 +283,8 @@ class Decoder:
 
         Words that end in a noun are a use only where they begin like one.
         """
-        is_noun = phrase.noun != ANYTHING
+        particle = phrase.noun in _PARTICLES  # "I need to lie down"
+        is_noun = phrase.noun != ANYTHING and not particle
         known = is_noun and (phrase.known or is_implement(phrase.noun) or self._is_there(phrase.noun))
         for place in places:
             tokens = self._tokens(place)
@@ -291,7 +293,7 @@ class Decoder:
                 if serves:
                     return serves
         related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
-        clause = any(place.last - place.first >= _LEAST_CLAUSE for place in places)
+        clause = particle or any(place.last - place.first >= _LEAST_CLAUSE for place in places)
         alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
         if known or related or not (alone or clause or (is_noun and not is_known_noun(phrase.noun))):
             return ""
