@@ -189,3 +189,35 @@ def test_of_a_size_only_a_rarer_kind_of_the_noun_has_it(noun: str, label: str, f
 def test_a_particle_is_no_noun(marked: str, label: str) -> None:
     assert [o.label for o in answer(f"find: {marked}", [thing(1, label, 0.0)]).candidates] == [label]
     assert answer(f"find: {marked}", [thing(1, "vase", 0.0)]).reason.startswith("nothing here serves to ")
+
+
+@pytest.mark.parametrize(
+    ("marked", "meant"),
+    [
+        ("in that row of four [chairs=t] take the [second=t.rank] [from the right=t.from-right]", 3),
+        ("the row of four [chairs=t], [last=t.rank] [on the right=t.right-of-all]", 4),
+        ("the [third=t.rank] [chair=t] [from the left=t.from-left] in the row of four", 3),
+        ("the [chair=t] that is [last=t.rank] [on the left=t.left-of-all]", 1),
+        ("the [last=t.rank] [chair=t] [from the left=t.from-left]", 5),
+        ("the [last=t.rank] [chair=t] [going left to right=t.from-left]", 5),
+    ],
+)
+def test_an_order_counts_the_group_that_is_told(marked: str, meant: int) -> None:
+    spots = ((-1.2, 3.0), (-0.6, 3.0), (0.1, 3.0), (0.7, 3.0), (3.0, 3.7))
+    room = [thing(k, "chair", *spot) for k, spot in enumerate(spots, 1)]
+    viewpoint = np.array([[1, 0, 0, 0], [0, 0, 1, -2.5], [0, -1, 0, 1.1], [0, 0, 0, 1.0]])
+    meaning = meaning_of(f"find: {marked}", ("chair",))
+    got = ground_objects(Query(meaning.text, meaning=meaning, viewpoint=viewpoint), room)
+    assert [o.id for o in got.candidates[:1]] == [meant], got.reason
+
+
+def test_of_two_pairs_at_a_table_the_one_on_the_side_of_the_speaker_is_counted() -> None:
+    spots = ((-0.3, 0.1), (0.7, 0.1), (-0.35, 1.5), (0.65, 1.5))
+    room = [thing(k, "chair", *spot) for k, spot in enumerate(spots, 1)] + [
+        thing(9, "table", 0.2, 0.8, (1.6, 0.9, 0.7))
+    ]
+    viewpoint = np.array([[1, 0, 0, 0], [0, 0, 1, -2.5], [0, -1, 0, 1.1], [0, 0, 0, 1.0]])
+    marked = "there are two [chairs=t] [on your side of=t.near(a)] the [table=a], the [second=t.rank] "
+    meaning = meaning_of(f"find: {marked}[from the left=t.from-left]", ("chair", "table"))
+    got = ground_objects(Query(meaning.text, meaning=meaning, viewpoint=viewpoint), room)
+    assert [o.id for o in got.candidates[:1]] == [2], got.reason

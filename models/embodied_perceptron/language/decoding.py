@@ -166,6 +166,7 @@ class Decoder:
             kind=_KINDS[graph.intent],
             every=every,
             number=int(number) if number is not None and number > 1 and every and graph.intent == "find" else None,
+            among=self._among(target) if any(c.relation in (*_COUNTED_FROM, "nth") for c in constraints) else None,
             excluded=tuple(e for n, kind in numbers.items() if kind == EXCLUDED for e in self._excluded(n, phrase)),
             any_of="any" in names and graph.intent == "find",
             is_place=HELD in numbers.values(),
@@ -359,6 +360,17 @@ class Decoder:
         of_all = any(t.name in ("number", EVERY_NUMBER) and self.texts[t.last : t.last + 1] == ["of"] for t in own)
         return "of" in self.texts[max(0, first - _REACH) : first] and not of_all
 
+    def _among(self, number: int) -> int | None:
+        """Number of the objects that an order counts: "the row of four", "there are two chairs ..."."""
+        told = {k for place in self._of(number) for k in range(place.first - 1, place.last - 1)}
+        for k, word in enumerate(self.texts):
+            count = cardinal([word]) if word not in _ARTICLES else None
+            in_a_row = self.texts[max(0, k - 2) : k] in (["row", "of"], ["line", "of"], ["group", "of"])
+            named = k in told and singular(self.texts[k + 1]) != ""
+            if count is not None and count > 1 and (in_a_row or named):
+                return int(count)
+        return None
+
     def _excluded(self, number: int, target: ObjectPhrase) -> list[Meaning]:
         """Meanings of an excluded entity: two for two colours, "neither the red nor the blue one"."""
         phrase = self._phrase(number, 0)
@@ -411,7 +423,8 @@ class Decoder:
             last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
             rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
             if rank is not None:
-                found = _ranked(found, rank, self._span(t))
+                counts_on = any(p.name in _COUNTED_FROM and "on" in self._tokens(p) for p in predicates)
+                found = _ranked(found, rank, self._span(t), counts_on)
                 break
         unique: dict[tuple[str, tuple[ObjectPhrase, ...], str], Constraint] = {}
         for c in found:
@@ -540,14 +553,14 @@ def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     return replace(graph, predicates=tuple(turned(t) for t in graph.predicates))
 
 
-def _ranked(found: list[Constraint], rank: int, span: tuple[int, int]) -> list[Constraint]:
+def _ranked(found: list[Constraint], rank: int, span: tuple[int, int], counts_on: bool) -> list[Constraint]:
     """Give an ordinal to the nearest order in the sentence, or to the default order; a negative one counts from the
-    end: the last from the left is the first from the right."""
+    end: the last from the left is the first from the right, but the last "on the right" is so too (``counts_on``)."""
     orders = [k for k, c in enumerate(found) if c.relation in _ORDERS]
     if not orders:
         return [*found, Constraint("nth", rank=abs(rank), span=span)] if abs(rank) > 1 else found
     k = min(orders, key=lambda k: abs(found[k].span[0] - span[1]))
     relation = _COUNTED_FROM.get(found[k].relation, found[k].relation)
-    if rank < 0:
+    if rank < 0 and not (counts_on and relation in _COUNTED_FROM.values()):
         relation = _REVERSED.get(relation, relation)
     return [*found[:k], replace(found[k], relation=relation, rank=abs(rank), weight=_OUTRIGHT), *found[k + 1 :]]

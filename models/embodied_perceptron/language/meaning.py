@@ -120,6 +120,7 @@ class Meaning:
         kind: "object", or for a question "exists", "where", "count", "contents".
         every: all fitting objects are asked for, not one.
         number: how many objects are asked for, or None.
+        among: size of the group in which an order counts ("the row of four chairs, second from the left"), or None.
         excluded: meanings of excluded objects ("other than the red one").
         any_of: any one of the fitting objects is right.
         is_place: the target is the destination of an object that need not be on the map.
@@ -141,6 +142,7 @@ class Meaning:
     kind: Kind = "object"
     every: bool = False
     number: int | None = None
+    among: int | None = None
     excluded: tuple[Meaning, ...] = ()
     any_of: bool = False
     is_place: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -255,6 +256,8 @@ class Scorer:
             fits = self.plausible(Evidence(self.category, log_score, log_score, terms, holds_not, may_be))
             fits = fits * (self.category >= OF_KIND * float(self.category.max()))
             among = self.group * (fits >= _COMPARED * float((fits * self.group).max()))
+            if self.meaning.among is not None:
+                among = among * best_row(self.g, among * fits, self.meaning.among)
             soft = among * np.exp(np.minimum(first - first[among > 0].max(), 0.0))
             for constraint in superlative:
                 score, missing = self._compare(constraint, soft)
@@ -648,6 +651,8 @@ class Scorer:
 # sentence), and returns (N,) log scores, of which only differences matter.
 
 _COUNTS = 0.05  # least weight of a candidate
+_MOST_IN_ROWS = 40  # objects among which a row is looked for
+_FARTHER = 0.02  # cost of a metre from the viewer, against a metre between neighbours
 
 
 def contrast(x: F64, group: F64) -> F64:
@@ -742,6 +747,25 @@ def nth_best(score: F64, group: F64, rank: int) -> F64:
     place = np.full(len(score), float(len(members)))
     place[members[np.argsort(-score[members], kind="stable")]] = np.arange(len(members), dtype=np.float64)
     return np.asarray(-np.minimum(np.abs(place - (rank - 1)), 2.5))
+
+
+def best_row(g: SceneGeometry, fits: F64, count: int) -> NDArray[np.bool_]:
+    """(N,) bool: the ``count`` objects that are most likely a row: in line, evenly and closely spaced, fitting, and
+    near to the viewer; every object with a fit where there are not more, or more than :data:`_MOST_IN_ROWS`."""
+    rows = np.flatnonzero(fits > 0)
+    if not 1 < count < len(rows) <= _MOST_IN_ROWS:
+        return fits > 0
+    xy, off_m = g.center[rows, :2], np.nan_to_num(viewer_distance(g))[rows]
+    best, row = np.inf, rows
+    for i, j in combinations(range(len(rows)), 2):
+        places = np.linspace(xy[i], xy[j], count)
+        apart = np.linalg.norm(places[:, None] - xy[None], axis=2)
+        own, step_m = apart.argmin(axis=1), float(np.linalg.norm(xy[j] - xy[i])) / (count - 1)
+        cost = float(apart.min(axis=1).max()) / max(step_m, 1e-6) + step_m
+        cost += float(_FARTHER * off_m[own].mean() - np.log(fits[rows[own]]).mean())
+        if cost < best and len(set(own.tolist())) == count:
+            best, row = cost, rows[own]
+    return np.isin(np.arange(g.n), row)
 
 
 def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
