@@ -252,7 +252,7 @@ class LiveScene(StillScene):
         """Wait until the server has looked at the scene as it is now."""
         seen = self.looks
         with anyio.fail_after(60):
-            while self.looks < seen + 6:  # a look asks two tools
+            while self.looks < seen + 3:
                 await anyio.sleep(0.01)
 
     def change_first(self, **values):

@@ -454,7 +454,7 @@ _ENTRY = _schema_of(
 )
 
 
-def _remembered(scene: Perception) -> tuple[SceneObject, ...]:
+def remembered(scene: Perception) -> tuple[SceneObject, ...]:
     """Objects in any state, gone ones too."""
     return *scene.objects, *scene.tentative, *scene.stale, *scene.gone
 
@@ -477,7 +477,7 @@ def _entries_of(thing: SceneObject) -> list[Values]:
 
 def _history(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
-    thing = _object(_remembered(scene), int(given["id"]))
+    thing = _object(remembered(scene), int(given["id"]))
     maybe = [{"id": i, "probability": round(p, 3)} for i, p in thing.maybe_same_as]
     values = {
         "object": _as_values(thing),
@@ -510,10 +510,7 @@ def _changes(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
     since_s = float(given.get("since_s", 0.0))
     entries = [
-        e
-        for o in _remembered(scene)
-        for e in _entries_of(o)
-        if e["stamp_s"] >= since_s and e["kind"] != EventKind.FOUND
+        e for o in remembered(scene) for e in _entries_of(o) if e["stamp_s"] >= since_s and e["kind"] != EventKind.FOUND
     ]
     entries.sort(key=lambda e: (e["stamp_s"], e["id"]))
     return ToolAnswer({"total": len(entries), "changes": entries[-MAX_LISTED:]})
@@ -535,7 +532,7 @@ CHANGES = AgentTool(
 
 def _evidence(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
-    thing = _object(_remembered(scene), int(given["id"]))
+    thing = _object(remembered(scene), int(given["id"]))
     views = source.views(thing)
     lost = f"the map keeps its newest pictures only, and none of them shows {thing.label} {thing.id}"
     values: Values = {"object": _as_values(thing), "reason": "" if views else lost}

@@ -575,9 +575,8 @@ _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _AGAIN_SHARE = 0.3  # of the middle of its box, that two keyframes saw through before an object is said to have left
-_CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(
-    -1, 3
-)  # the middle of a box, in its size
+# the middle of a box, in its size
+_CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(-1, 3)
 _SAMPLE = 256  # objects whose views make the mean view
 _LAG_NS = 1_000_000_000  # a map may show an object for this long after it was carried away
 _MAX_LIKE = 8  # earlier objects with which a new one is compared, the most similar in extent
