@@ -191,6 +191,11 @@ def _correction(row: dict[str, Any]) -> Correction:
     )
 
 
+def _boxes_of(tracks: Iterable[Track]) -> NDArray[np.float64]:
+    """(N, 9) boxes; concatenated, as stacking thousands takes as long as the rest of an update."""
+    return np.concatenate([np.zeros(0), *(t.box for t in tracks)]).reshape(-1, 9)
+
+
 def _is_centered_in(box: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     return bool((np.abs((other[:3] - box[:3]) @ box_rotations(box[None])[0]) <= box[3:6] / 2).all())
 
@@ -400,6 +405,11 @@ class Track:
         if self.user_label:
             return True
         return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is more than a mistake: the user named it, or it was found several times."""
+        return self.found >= _KNOWN or bool(self.user_name or self.user_label)
 
     def odds_as(self, new: Track, mean_view: NDArray[np.float32] | None = None) -> float:
         """Log-odds that ``new`` is this object elsewhere; -inf where both were there at one time."""
@@ -815,9 +825,15 @@ class ObjectMap:
         if len(look.found):
             low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
             areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
-        every = Bounds.of(np.stack([t.box for t in self._tracks.values()]))
+        tracks, boxes = list(self._tracks.values()), _boxes_of(self._tracks.values())
+        reach_m = np.linalg.norm(boxes[:, 3:6], axis=1, keepdims=True) / 2
+        low, high = (boxes[:, :2] + sign * reach_m for sign in (-1, 1))
+        rows = np.flatnonzero(np.any([((low <= b) & (high >= a)).all(axis=1) for a, b in areas], axis=0))
+        if not len(rows):
+            return []
+        every = Bounds.of(boxes[rows])
         touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
-        return [t for t, is_near in zip(self._tracks.values(), np.any(touches, axis=0), strict=True) if is_near]
+        return [tracks[row] for row in rows[np.any(touches, axis=0)].tolist()]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
         """Optimal one-to-one assignment: row of the detections -> track."""
@@ -897,7 +913,7 @@ class ObjectMap:
 
     def _leave(self, track: Track, reason: str, probability: float) -> None:
         """Remove an object that is not there any more, and remember it if it was more than a mistake."""
-        before, is_known = track.as_object(self.config, self.name_of), bool(track.history) and track.found >= _KNOWN
+        before, is_known = track.as_object(self.config, self.name_of), bool(track.history) and track.is_known
         self._remove(track, silently=not is_known)
         if not is_known or track.label in FIXED:
             return
@@ -995,10 +1011,11 @@ class ObjectMap:
         if not new:
             return
         unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.present_ns > _LAG_NS)
-        old = [t for t in (*self._gone.values(), *unseen) if t.label not in FIXED and t.found >= _KNOWN]
+        old = [t for t in (*self._gone.values(), *unseen) if t.is_known and t.label not in FIXED]
         if not old:
             return
-        sizes = [np.log(np.stack([[t.box[5], *np.sort(t.box[3:5])] for t in some]).clip(0.02)) for some in (new, old)]
+        boxes = [_boxes_of(some) for some in (new, old)]
+        sizes = [np.log(np.column_stack([b[:, 5], np.sort(b[:, 3:5], axis=1)]).clip(0.02)) for b in boxes]
         unlike = np.sqrt(((sizes[0][:, None] - sizes[1][None]) ** 2).mean(axis=2))
         earlier_ns = [max(t.begun_ns + 1, t.present_ns - _LAG_NS) for t in old]
         unlike[(unlike >= LIKE) | (np.array([t.begun_ns for t in new])[:, None] < earlier_ns)] = np.inf

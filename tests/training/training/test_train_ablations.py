@@ -229,9 +229,9 @@ def test_tables_by_hand() -> None:
     ]
     assert markdown(results) == (
         "**Multi-view 3D object detection (paper, Table 2)**\n\n"
-        "| | AP25 | AR25 | AP50 |\n|---|---|---|---|\n"
+        "| | AP25 | AR25 | AP50 |\n|---|---:|---:|---:|\n"
         "| FCAF3D | 9.07 | - | 4.11 |\n| ours | 16.85 | 51.07 | 9.77 |\n\n"
-        "**Sparse decoder (paper, Table 13)**\n\n| | AP25 |\n|---|---|\n| plain | 12.35 |\n"
+        "**Sparse decoder (paper, Table 13)**\n\n| | AP25 |\n|---|---:|\n| plain | 12.35 |\n"
     ).replace("12.35", f"{12.345:.2f}")
 
 
