@@ -115,6 +115,11 @@ def test_text_of_strangers_is_short_and_no_markup():
     assert len(answer_html(Grounding("t" * 10_000, GroundingStatus.INVALID, (), "r" * 10_000))) < 1_000
 
 
+def test_the_name_of_an_answer_stands_once():
+    assert answer_html(found("the crate", CRATE, reason="crate 1")).count("crate 1") == 1
+    assert "crate 1 &mdash; it is the nearest" in answer_html(found("the crate", CRATE, reason="it is the nearest"))
+
+
 def test_an_even_share_of_points_is_never_more_than_asked_for():
     for count in (0, 1, 99, 100, 101, 250, 12345):
         taken = np.arange(count)[even_share(count, 100)]

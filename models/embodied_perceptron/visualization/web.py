@@ -669,8 +669,8 @@ def answer_html(answer: Grounding) -> str:
     """Format a question with its answer."""
     objects = ", ".join(shown(label_of(o)) for o in answer.choice[:5])
     nearest = "" if answer.candidates else "nearest: "
-    words = f"{nearest}{objects} &mdash; " if objects else ""
     reason = shown(answer.reason, 300)
+    words = f"{nearest}{objects} &mdash; " if objects and reason != objects else ""  # the reason may be the name alone
     return (
         f"<div style='margin-bottom:6px'><i>{shown(answer.text, 200)}</i><br/>"
         f"<b style='color:{_STATUS_COLORS[answer.status]}'>{answer.status.name}</b> {words}{reason}</div>"
