@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
-from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around, connected, keys_of
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around, connected
 from embodied_perceptron.geometry.boxes import median
+from embodied_perceptron.geometry.cell_keys import keys_of
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
     LIFTED_ONE_BOX_IOU,

@@ -16,13 +16,13 @@ from typing import Any
 
 import cv2
 import numpy as np
-import scipy.ndimage
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.geometry.boxes import median, trimmed_bounds
+from embodied_perceptron.geometry.cell_keys import X_STEP, Y_STEP, connected_parts, keys_of
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, world_to_voxel
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
@@ -41,9 +41,9 @@ class VoxelIndex:
         """Return (N,) ascending keys of the voxels; row i is voxel i of the snapshot."""
         return keys_of(self.snapshot.coords.astype(np.float64) + 0.5, 1.0)
 
-    def near(self, points_m: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    def near(self, points_m: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(K, 3) points -> (K,) True where the voxel at the point or one of its 26 neighbours is occupied."""
-        out: NDArray[np.bool_] = _any_near(self.keys, world_to_voxel(points_m, self.snapshot.voxel_size_m))
+        out: NDArray[np.bool_] = _any_near(self.keys, keys_of(points_m, self.snapshot.voxel_size_m))
         return out
 
     def depth_m(
@@ -89,35 +89,13 @@ def _has(keys: NDArray[np.int64], key: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _key(x: int, y: int, z: int) -> int:
-    """Pack as :func:`embodied_perceptron.geometry.transforms.pack_keys`."""
-    offset = 1 << 20
-    return ((x + offset) << 42) | ((y + offset) << 21) | (z + offset)
-
-
-@njit(cache=True, nogil=True)
-def keys_of(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
-    """(K, 3) points -> (K,) keys of their cells on the world's grid."""
-    out = np.empty(len(points_m), np.int64)
-    for i in range(len(points_m)):
-        x, y, z = (
-            np.floor(points_m[i, 0] / size_m),
-            np.floor(points_m[i, 1] / size_m),
-            np.floor(points_m[i, 2] / size_m),
-        )
-        out[i] = _key(np.int64(x), np.int64(y), np.int64(z))
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _any_near(keys: NDArray[np.int64], coords: NDArray[np.int64]) -> NDArray[np.bool_]:
-    out = np.zeros(len(coords), np.bool_)
-    for i in range(len(coords)):
-        x, y, z = coords[i]
+def _any_near(keys: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.bool_]:
+    out = np.zeros(len(of), np.bool_)
+    for i in range(len(of)):
         for dx in (0, -1, 1):
             for dy in (0, -1, 1):
                 for dz in (0, -1, 1):
-                    if not out[i] and _has(keys, _key(x + dx, y + dy, z + dz)):
+                    if not out[i] and _has(keys, of[i] + dx * X_STEP + dy * Y_STEP + dz):
                         out[i] = True
     return out
 
@@ -477,7 +455,7 @@ def _fitting_part(
         cell_m: cells of this size that touch are connected.
     """
     n = len(points_m)
-    parts = connected_parts(np.concatenate([points_m, around_m]), cell_m)
+    parts = connected_parts(keys_of(np.concatenate([points_m, around_m]), cell_m))
     count = int(parts.max()) + 1
     within = np.bincount(parts[:n], minlength=count)
     beside = np.bincount(parts[n:], minlength=count)
@@ -548,21 +526,8 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
 
 def connected(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
     """Return (K,) a mask of the connected part of most weight; on equal weight the first of :func:`connected_parts`."""
-    parts = connected_parts(points_m, cell_m)
+    parts = connected_parts(keys_of(points_m, cell_m))
     return np.asarray(parts == np.argmax(np.bincount(parts, weights=weight)))
-
-
-def connected_parts(points_m: NDArray[np.float64], cell_m: float) -> NDArray[np.int64]:
-    """Return (K,) the number of the connected part of each point, by the lowest x (then y, z) of its cells.
-
-    Cells of ``cell_m`` that touch are connected.
-    """
-    cell = np.floor(points_m / cell_m).astype(np.int64)
-    cell -= cell.min(axis=0)
-    grid = np.zeros(cell.max(axis=0) + 1, np.bool_)
-    grid[tuple(cell.T)] = True
-    parts, _ = scipy.ndimage.label(grid, np.ones((3, 3, 3)))
-    return np.asarray(parts[tuple(cell.T)] - 1, dtype=np.int64)
 
 
 def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry import cell_keys
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
 
-_EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 _MAX_DENSE = 32_000_000  # cells of scratch memory, 5 bytes each
 _LONG = 1024  # cells: longer maps may have single voxels far away
 _GAP = 64  # cells: longer gaps are shortened to this
@@ -180,10 +179,6 @@ def connected_parts(cells: Cells, rows: NDArray[np.int64]) -> list[NDArray[np.in
     """The (K,) ascending ``rows`` of cells, split into their 26-connected components."""
     if len(rows) == 0:
         return []
-    dense = cells.dense[rows] - cells.dense[rows].min(axis=0)
-    volume = np.zeros(dense.max(axis=0) + 1, dtype=bool)
-    volume[tuple(dense.T)] = True
-    labels, count = scipy.ndimage.label(volume, structure=_EVERYWHERE)
-    label = labels[tuple(dense.T)]
-    order = np.argsort(label, kind="stable")
-    return np.split(rows[order], np.searchsorted(label[order], np.arange(2, count + 1)))
+    part = cell_keys.connected_parts(cell_keys.keys_of(cells.dense[rows].astype(np.float64), 1.0))
+    order = np.argsort(part, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(part[order])) + 1)
