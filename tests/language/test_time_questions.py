@@ -82,6 +82,19 @@ def test_what_came_back_to_its_place_has_not_moved(distance_m, status):
     assert ask("what moved?", PublishedScene(objects=(cup,))).status.name == status
 
 
+@pytest.mark.parametrize(("probability", "is_likely"), [(0.62, True), (0.4, False)])
+def test_an_object_that_probably_is_one_that_left_has_probably_moved(probability, is_likely):
+    of, at = scene(), (2.0, 2.0, 0.4)
+    bag = replace(thing(9, "backpack", at, (50, EventKind.APPEARED, at)), maybe_same_as=((4, probability), (2, 0.2)))
+    of = PublishedScene(objects=(*of.objects, bag), gone=of.gone)
+    words = "the backpack 9 at x 2.00 y 2.00 z 0.40 m is probably the backpack 4, which left x 0.10 y -0.20 z 0.90 m"
+    moved = ask("what moved?", of)
+    assert [o.id for o in moved.candidates] == [9, 2] if is_likely else [2]
+    assert (words in moved.reason) is is_likely
+    assert ask("what moved in the last 10 seconds?", of).status == GroundingStatus.NOT_FOUND
+    assert (words in ask("where was the backpack before", of).reason) is is_likely
+
+
 def test_nothing_found_says_when_the_thing_was_last_there():
     of = scene()
     lookup = lambda words, objects: ground_objects(words, objects)  # noqa: E731

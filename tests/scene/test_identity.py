@@ -124,6 +124,16 @@ def put_down_unseen():
     return robot, number, old, new
 
 
+@pytest.mark.parametrize("confirm", [False, True])
+def test_an_object_that_was_confirmed_on_purpose_leaves(confirm):
+    objects = ObjectMap()
+    objects.update(found(A), world(A, stamp_ns=SECOND), SECOND, confirm=confirm)
+    again = ObjectMap()
+    again.load_json(objects.to_json())
+    events = [e for i in range(2, 30) for e in again.update(found(), world(stamp_ns=i * SECOND), i * SECOND)]
+    assert [(e.id, e.kind) for e in events] == [(1, EventKind.LEFT)] * confirm
+
+
 @pytest.mark.parametrize("is_seen_empty", [False, True])
 @pytest.mark.parametrize(("detections", "is_known"), [(3, False), (4, True)])
 def test_an_object_that_was_found_rarely_may_be_a_mistake(detections, is_known, is_seen_empty):
@@ -159,6 +169,47 @@ def test_object_that_is_put_down_while_its_old_place_is_out_of_view():
     again = ObjectMap(robot.objects.config)
     again.load_json(robot.objects.to_json())
     assert again.to_json() == robot.objects.to_json()
+
+
+def test_an_object_seen_gone_rather_than_a_twin_that_nobody_looks_at():
+    """The one has left its place for certain; that the other moved too would be a second change."""
+    a, b = chair((-1.9, 0.3), 0.1), chair((1.6, 0.5), 0.1)
+    robot = Robot(room(a, b))
+    robot.towards_m = RIGHT
+    robot.run(3)
+    second = one(robot, b).id
+    robot.towards_m = LEFT
+    robot.run(3)
+    number, new = one(robot, a).id, replace(a, xy=(-0.8, 0.3))
+    carried(robot, a, new, 6.0)
+    assert one(robot, new).id == number
+    assert [(e.id, e.kind) for e in robot.events] == [(number, EventKind.MOVED)]
+    robot.towards_m = RIGHT
+    robot.run(3)
+    assert one(robot, b).id == second
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_doubt_between_twins_ends_when_one_of_them_is_seen_to_stand(loaded):
+    a, b = chair((-1.9, 0.3), 0.1), chair((-1.0, 0.3), 0.1)
+    robot = Robot(room(a, b))
+    robot.towards_m = LEFT
+    robot.run(3)
+    number, second = one(robot, a).id, one(robot, b).id
+    robot.towards_m = RIGHT
+    robot.run(3)
+    new = replace(a, xy=(1.2, 0.5))
+    carried(robot, a, new, 6.0)
+    assert {i for i, _ in one(robot, new).maybe_same_as} == {number, second}
+    if loaded:
+        again = ObjectMap(robot.objects.config)
+        again.load_json(robot.objects.to_json())
+        robot.objects = again
+    robot.towards_m = LEFT
+    robot.run(4)
+    assert one(robot, b).id == second
+    assert [o.id for o in robot.of(new, robot.objects.objects())] == [number]
+    assert [e.kind for e in robot.events if e.id == number] == [EventKind.MOVED]
 
 
 @pytest.mark.parametrize("loaded", [False, True])

@@ -208,8 +208,11 @@ def _changes(
         is_gone = thing.state == ObjectState.GONE
         if (question.kind in ("moved", "new") and is_gone) or (question.kind == "missing" and not is_gone):
             continue
-        entries = [e for e in thing.history if e.kind in _KINDS[question.kind] and e.stamp_ns >= question.since_ns]
+        past = thing.history[-1:] if question.kind == "missing" else thing.history
+        entries = [e for e in past if e.kind in _KINDS[question.kind] and e.stamp_ns >= question.since_ns]
         entries = [e for e in entries if e.probability > _LEAST and (question.kind != "moved" or _is_move(thing, e))]
+        if question.kind == "moved" and not entries and _likely_former(thing, scene.gone) is not None:
+            entries = [e for e in thing.history[:1] if e.stamp_ns >= question.since_ns]
         if entries:
             found.append((thing, entries[-1]))
     found.sort(key=lambda pair: -pair[1].stamp_ns)
@@ -223,7 +226,8 @@ def _changes(
         if looked:
             reason += f", last looked at {when(max(looked), now_ns)}"
         return query.answer(GroundingStatus.NOT_FOUND, reason=reason, count=0)
-    words = [entry_in_words(thing, entry, now_ns) for thing, entry in found[:_NAMED]]
+    gone = scene.gone if question.kind == "moved" else ()
+    words = [entry_in_words(thing, entry, now_ns, gone) for thing, entry in found[:_NAMED]]
     if len(found) > _NAMED:
         words.append(f"and {len(found) - _NAMED} more")
     candidates = tuple(thing for thing, _ in found)
@@ -238,9 +242,23 @@ def _at(at_m: tuple[float, float, float]) -> str:
     return "x {:.2f} y {:.2f} z {:.2f} m".format(*at_m)
 
 
-def entry_in_words(thing: SceneObject, entry: HistoryEntry, now_ns: int) -> str:
-    """One change in words."""
+def _likely_former(thing: SceneObject, gone: Sequence[SceneObject]) -> SceneObject | None:
+    """The object that left another place and that an object probably is."""
+    number, probability = thing.maybe_same_as[0] if thing.maybe_same_as else (0, 0.0)
+    was_put_there = bool(thing.history) and thing.history[0].kind == EventKind.APPEARED
+    left = (o for o in gone if o.id == number and o.history and o.history[-1].probability > _LEAST)
+    former = next(left, None) if was_put_there and probability > _LEAST else None
+    is_elsewhere = former is not None and float(np.linalg.norm(thing.box[:3] - former.box[:3])) > _NEAR_M
+    return former if is_elsewhere else None
+
+
+def entry_in_words(thing: SceneObject, entry: HistoryEntry, now_ns: int, gone: Sequence[SceneObject] = ()) -> str:
+    """One change in words; with those that are ``gone``, of a new object also which of them it probably is."""
     time = when(entry.stamp_ns, now_ns)
+    former = _likely_former(thing, gone)
+    if former is not None and entry.kind == EventKind.APPEARED:
+        start = _at(former.history[-1].at_m)
+        return f"{_name(thing)} at {_at(entry.at_m)} is probably {_name(former)}, which left {start}; noticed {time}"
     if entry.kind in (EventKind.MOVED, EventKind.RETURNED):
         before = _before(thing, entry)
         verb = "moved" if entry.kind == EventKind.MOVED else "came back"
@@ -272,6 +290,8 @@ def _past_of(kind: str, thing: SceneObject, scene: PublishedScene, now_ns: int) 
         return f"{seen}; {_looked(thing, scene, now_ns)}"
     moves = [e for e in thing.history if e.kind in (EventKind.MOVED, EventKind.RETURNED)]
     before = _before(thing, moves[-1]) if moves else None
+    if before is None and _likely_former(thing, scene.gone) is not None:
+        return entry_in_words(thing, thing.history[0], now_ns, scene.gone)
     if before is None:
         since = thing.history[0].stamp_ns if thing.history else thing.last_seen_ns
         return f"{_name(thing)} has been at {_at(tuple(thing.box[:3].tolist()))} since {when(since, now_ns)}"

@@ -385,6 +385,7 @@ class Track:
     maybe: dict[int, float] = field(default_factory=dict)  # earlier objects that this may be, with probabilities
     replaced_ns: int = 0  # when its object was recognised elsewhere; tentative until its place is seen later
     merged: list[int] = field(default_factory=list)  # ids under which it was known before it was recognised
+    confirmed: bool = False  # on purpose, by a single perception
     condition: str = ""  # at the last look at it; not kept in files
     present_ns: int = 0  # when it was surely there, see last_seen; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
@@ -408,8 +409,8 @@ class Track:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is more than a mistake: the user named it, or it was found several times."""
-        return self.found >= _KNOWN or bool(self.user_name or self.user_label)
+        """Whether it is more than a mistake: it was named or confirmed on purpose, or found several times."""
+        return self.found >= _KNOWN or self.confirmed or bool(self.user_name or self.user_label)
 
     def odds_as(self, new: Track, mean_view: NDArray[np.float32] | None = None) -> float:
         """Log-odds that ``new`` is this object elsewhere; -inf where both were there at one time."""
@@ -432,7 +433,7 @@ class Track:
         if other.history and (not self.history or other.history[0].stamp_ns < self.history[0].stamp_ns):
             self.history = other.history
         self.merged = [*self.merged, *other.merged, other.id][-_MAX_MERGED:]
-        self.found += other.found
+        self.found, self.confirmed = self.found + other.found, self.confirmed or other.confirmed
         for name in ("log_odds", "score", "found_ns", "last_seen_ns", "present_ns"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
         self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
@@ -447,6 +448,11 @@ class Track:
 
     def as_identified(self) -> Identified:
         return Identified(self.appearance, self.box, self.names or self.votes)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its place was seen empty."""
+        return self.state == ObjectState.GONE and self.history[-1].probability > _UNSURE
 
     @property
     def announced(self) -> str:
@@ -546,7 +552,7 @@ def _check_fields(track: Track) -> None:
         whole(getattr(track, name), name, 0, MAX_ID)
     for name in ("found_ns", "last_seen_ns", "replaced_ns"):
         plain_values.stamp_ns(getattr(track, name), name)
-    for name in ("whole", "missed", "is_back"):
+    for name in ("whole", "missed", "is_back", "confirmed"):
         truth(getattr(track, name), name)
     for name in ("weight", "unfound_s", "support", "surroundings"):
         number(getattr(track, name), name, 0.0, 1e18)
@@ -584,6 +590,7 @@ _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there n
 _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
+_UNSURE = 0.5  # probability that an object left that was not found again
 _AGAIN_SHARE = 0.3  # of the middle of its box, that two keyframes saw through before an object is said to have left
 # the middle of a box, in its size
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(-1, 3)
@@ -646,6 +653,7 @@ class ObjectMap:
     def _forget_past(self) -> None:
         self._gone: dict[int, Track] = {}  # in the order in which they left
         self._fresh: dict[int, Track] = {}  # confirmed in this session; each may turn out to be an earlier object
+        self._undecided = False  # there is news about identities
         self._waiting: list[tuple[int, ObjectEvent]] = []  # when it is due
         self._loaded, self._again, self._lost = set[int](), set[int](), set[int]()  # ids of a loaded map
         self._away = set[int]()  # ids that were gone when the map was loaded
@@ -729,6 +737,7 @@ class ObjectMap:
         self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
+                track.confirmed |= confirm and track.id in seen
                 self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
         self._remember([t for t in near if t.id in self._tracks], seen, snapshot, now_ns)
         due, waiting = list[ObjectEvent](), list[tuple[int, ObjectEvent]]()
@@ -919,12 +928,12 @@ class ObjectMap:
             return
         track.note(self._updated_ns, EventKind.LEFT, probability, "", reason)
         track.state = ObjectState.GONE
-        self._gone[track.id] = track
+        self._gone[track.id], self._undecided = track, True
         while len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]
         if track.id in self._loaded:
             self._lost.add(track.id)
-        if probability > 0.5:
+        if probability > _UNSURE:
             self._wait(track, EventKind.LEFT, replace(before, state=ObjectState.GONE, history=track.history), None)
 
     def _wait(
@@ -943,13 +952,15 @@ class ObjectMap:
         due = [t for t in due if t.present_ns >= now_ns - _WAIT_NS]  # old voxels do not look like it any more
         for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
             track.appearance.look(track.box, snapshot, self.image)
-        news = any(t.history and t.history[-1].stamp_ns >= now_ns for t in self._gone.values())
+        doubtful = {i for t in self._fresh.values() for i in t.maybe}
+        self._undecided |= any(t.id in doubtful for t in found)  # where one of them stands still, another moved
         for track in near:
             if track.state != ObjectState.CONFIRMED:
                 continue
             if track.history:
                 self._follow(track, now_ns)
-                news |= track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
+                is_due = track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
+                self._undecided |= is_due
             else:
                 gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
                 replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
@@ -959,8 +970,9 @@ class ObjectMap:
                     put_there = self.seen_through(points, -1, track.begun_ns, 1) >= _PUT_THERE_SHARE
                 is_new = track.last_seen_ns >= track.begun_ns - _LAG_NS  # not detected in old voxels alone
                 self._introduce(track, put_there and is_new and track.label not in FIXED)
-                news = True
-        if news and self._fresh and not self.doubt:
+                self._undecided = True
+        if self._undecided and self._fresh and not self.doubt:
+            self._undecided = False
             self._identify()
 
     def _introduce(self, track: Track, is_put_there: bool) -> None:
@@ -970,8 +982,8 @@ class ObjectMap:
         track.note(track.begun_ns, kind, track.probability(self.config, track.reference), track.label, reason)
         track.anchor = track.box.copy()
         self._fresh[track.id] = track
-        while len(self._fresh) > _MAX_FRESH:
-            del self._fresh[next(iter(self._fresh))]
+        while len(self._fresh) > _MAX_FRESH:  # the oldest that is no earlier one
+            del self._fresh[min(self._fresh, key=lambda i: bool(self._fresh[i].maybe))]
         if is_put_there:
             self._wait(track, kind, None, track.as_object(self.config, self.name_of))
 
@@ -1026,15 +1038,20 @@ class ObjectMap:
             put_there = track.history[0].kind == EventKind.APPEARED
             prior = 0.0 if put_there else WEIGHTS.discovered
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
-                if unlike[n, m] < LIKE:
+                if unlike[n, m] < LIKE and (track.id not in self._loaded or old[m].id in track.maybe):
                     odds[n, m] = old[m].odds_as(track, mean_view) + prior
+        # one that left its place for certain explains a new object; others only what is left of it: to carry them while
+        # nobody looked was a second change
+        has_left = np.array([t.has_left for t in old])
+        odds[:, ~has_left] -= np.log1p(np.exp(odds[:, has_left]).sum(axis=1, keepdims=True))
         winners, probability = match(odds)
         for n, track in enumerate(new):
             if self._tracks.get(track.id) is not track:  # a newer one continues it
                 continue
             earlier = old[winners[n][0]] if n in winners else None
+            is_put_there = track.history[0].kind == EventKind.APPEARED
             # an object that no camera saw leaving moves only to a place where something was put down
-            if earlier and (earlier.id in self._gone or track.history[0].kind == EventKind.APPEARED):
+            if earlier and (earlier.has_left or is_put_there or not _has_moved(earlier.box, track.box)):
                 self._continue(earlier, track, winners[n][1])
                 continue
             maybe = {old[m].id: round(float(p), 3) for m, p in enumerate(probability[n]) if p >= WEIGHTS.mentioned}
@@ -1046,10 +1063,10 @@ class ObjectMap:
         no camera saw leaving stay in the map under another id until a camera sees their place."""
         before, formerly = old.as_object(self.config, self.name_of), new.id
         unannounced = any(e.id == old.id and e.kind == EventKind.LEFT for _, e in self._waiting)
+        unannounced |= old.state == ObjectState.GONE and not old.has_left
         self._waiting = [entry for entry in self._waiting if entry[1].id != old.id]
         self._remove(new)
-        seen_gone = self._gone.pop(old.id, None) is not None
-        if not seen_gone:
+        if self._gone.pop(old.id, None) is None:
             self._remove(old)
             left = replace(old, id=self._next_id, state=ObjectState.TENTATIVE, published=None)
             left.history, left.maybe, left.merged, left.appearance = (), {}, [], Appearance()
@@ -1069,8 +1086,8 @@ class ObjectMap:
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
-        kind = EventKind.RETURNED if stays or new.id in self._away else EventKind.MOVED
-        reason = f"{'its old place is empty' if seen_gone else 'it was put there'}, and it looks the same"
+        kind = EventKind.RETURNED if stays or (new.id in self._away and old.has_left) else EventKind.MOVED
+        reason = f"{'its old place is empty' if old.has_left else 'it was put there'}, and it looks the same"
         reason += f"; known as object {formerly} until then"
         new.note(stamp_ns, kind, round(probability, 3), "", reason)
         self._wait(new, kind, before, new.as_object(self.config, self.name_of), formerly)
@@ -1124,10 +1141,12 @@ class ObjectMap:
                     track, inside[i], explained[i], around[i], covered[i], rate * look.dt_s, look.dt_s
                 ):
                     gone.add(track.id)
-                    if track.unfound_s <= self.config.existence.max_unfound_s:
+                    # voxels that are there still, as another object or none, do not show that it left
+                    is_empty = emptiness(inside[i], track.support, 0.0, self.config.places) < 0.0
+                    if is_empty or self._share_seen_through(track, track.found_ns) >= _EMPTY_SHARE:
                         self._leave(track, "its place was seen empty", 0.95)
                     else:
-                        self._leave(track, "it was not found again", 0.5)
+                        self._leave(track, "it was not found again", _UNSURE)
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
@@ -1279,6 +1298,8 @@ class ObjectMap:
         for track in self._tracks.values():
             if track.state == ObjectState.CONFIRMED and not track.history:  # a map of an older version
                 track.note(track.found_ns, EventKind.FOUND, words=track.label)
+            if track.maybe and track.history:  # not decided yet
+                track.begun_ns, self._fresh[track.id] = track.history[0].stamp_ns, track
         self._loaded, self._away = set(self._tracks), set(self._gone)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections
