@@ -9,11 +9,12 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import box_surface, snapshot_of
 
-from embodied_perceptron.config import ExistenceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import EVERY_SCORE, ExistenceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
 from embodied_perceptron.mapping.voxel_counts import count_voxels, without_bottom
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState
-from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.object_map import ObjectMap, _Look
 
 
 def expected_score(mean, looks):
@@ -457,3 +458,24 @@ def test_maps_of_older_programs_have_the_label_as_the_only_name():
     old = ObjectMap()
     old.load_json(json.dumps(data))
     assert old.objects()[0].names == (("chair", thing.score),)
+
+
+def test_objects_near_a_look_are_those_of_a_new_list_of_places():
+    """Boxes of objects that no look reached are not read again; whatever changes them, none is out of date."""
+    objects, rng = ObjectMap(), np.random.default_rng(0)
+    turn = np.array([[0.0, -1.0, 0.0, 1.5], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    for i in range(24):
+        boxes = [b for b in (A, B, C) if rng.random() < 0.8]
+        moved = [(b[0] + 0.05 * i * (b is C), *b[1:]) for b in boxes]
+        objects.update(found(*moved), world(*moved, stamp_ns=i), i * SECOND)
+        if i % 8 == 5:
+            objects.move(lambda stamp_ns: turn)
+        if i == 12:
+            objects.load_json(objects.to_json())
+        for x in (-2.0, 0.0, 2.0):
+            here = Region(np.array([x - 0.7, -3.0, -np.inf]), np.array([x + 0.7, 3.0, np.inf]))
+            look = _Look(found(), np.zeros(0, bool), world(), i, 0.0, None, np.inf, here, EVERY_SCORE)
+            known = [t.id for t in objects._near(look)]
+            kept, objects._places = (objects._places, objects._changed_rows), None
+            assert known == [t.id for t in objects._near(look)]
+            objects._places, objects._changed_rows = kept

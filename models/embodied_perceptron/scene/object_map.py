@@ -495,13 +495,8 @@ def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) 
     if version < 3:  # states and scores followed rules
         log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
         weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
-        entry = {
-            "log_odds": log_odds.get(entry["state"], 0.0),
-            "weight": weight,
-            "unfound_s": 0.0,
-            "reference": 0.25,
-            **entry,
-        }
+        odds = log_odds.get(entry["state"], 0.0)
+        entry = {"log_odds": odds, "weight": weight, "unfound_s": 0.0, "reference": 0.25, **entry}
     if version < 4:  # means included two more perceptions with score 0
         looks = max(min(int(entry["looks"]), config.score_memory), 1)
         entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
@@ -651,6 +646,8 @@ class ObjectMap:
         self._forget_past()
 
     def _forget_past(self) -> None:
+        self._places: tuple[list[Track], NDArray[np.float64]] | None = None  # objects and boxes at the last update
+        self._changed_rows: list[int] = []  # of them, since then
         self._gone: dict[int, Track] = {}  # in the order in which they left
         self._fresh: dict[int, Track] = {}  # confirmed in this session; each may turn out to be an earlier object
         self._undecided = False  # there is news about identities
@@ -807,6 +804,7 @@ class ObjectMap:
 
         ``motion_at(stamp_ns)``: (4, 4) rigid motion, old world -> new world, of data from that time.
         """
+        self._places = None
         for track in (*self._tracks.values(), *self._gone.values()):
             track.is_back = True  # the map was rebuilt from keyframes and is thinner, as at a place seen again
             track.history, track.anchor = history.moved(track.history, motion_at), None
@@ -834,7 +832,11 @@ class ObjectMap:
         if len(look.found):
             low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
             areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
-        tracks, boxes = list(self._tracks.values()), _boxes_of(self._tracks.values())
+        if self._places is None:
+            self._places = list(self._tracks.values()), _boxes_of(self._tracks.values())
+        elif self._changed_rows:
+            self._places[1][self._changed_rows] = _boxes_of(self._places[0][row] for row in self._changed_rows)
+        (tracks, boxes), self._changed_rows = self._places, []
         reach_m = np.linalg.norm(boxes[:, 3:6], axis=1, keepdims=True) / 2
         low, high = (boxes[:, :2] + sign * reach_m for sign in (-1, 1))
         rows = np.flatnonzero(np.any([((low <= b) & (high >= a)).all(axis=1) for a, b in areas], axis=0))
@@ -842,7 +844,8 @@ class ObjectMap:
             return []
         every = Bounds.of(boxes[rows])
         touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
-        return [tracks[row] for row in rows[np.any(touches, axis=0)].tolist()]
+        self._changed_rows = rows[np.any(touches, axis=0)].tolist()
+        return [tracks[row] for row in self._changed_rows]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
         """Optimal one-to-one assignment: row of the detections -> track."""
@@ -877,10 +880,8 @@ class ObjectMap:
             if np.array_equal(box, track.box) and gain < 0.5:  # boxes disagree; if that continues, the object has moved
                 track.weight *= 0.5
             else:
-                track.box, track.weight = (
-                    canonical_boxes(box[None])[0],
-                    min(track.weight + score, self.config.estimates.box_memory),
-                )
+                track.box = canonical_boxes(box[None])[0]
+                track.weight = min(track.weight + score, self.config.estimates.box_memory)
 
     def _begin(self, look: _Look, row: int) -> Track:
         found, scores, score = look.found, look.scores, float(look.found.scores[row])
@@ -908,12 +909,13 @@ class ObjectMap:
         )
         track.rate(score, self.config.estimates)
         self._next_id += 1
-        self._tracks[track.id] = track
+        self._tracks[track.id], self._places = track, None
         return track
 
     def _remove(self, track: Track, silently: bool = True) -> None:
         """Remove an object; ``silently``: with its events that were not told yet."""
         del self._tracks[track.id]
+        self._places = None
         self._fresh.pop(track.id, None)
         if silently:
             self._waiting = [entry for entry in self._waiting if entry[1].id != track.id]
@@ -1081,8 +1083,7 @@ class ObjectMap:
         new.absorb(old)
         new.history = old.history[: -1 if unannounced else None]
         self._lost.discard(new.id)
-        self._tracks[new.id] = new
-        self._tracks = dict(sorted(self._tracks.items()))
+        self._tracks = dict(sorted((self._tracks | {new.id: new}).items()))
         stays = not _has_moved(old.box, new.box)
         if stays and unannounced:
             return
