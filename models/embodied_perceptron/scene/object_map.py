@@ -586,6 +586,7 @@ _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may
 _STEADY = 6  # detections after which a box has its final place
 _PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
 _UNSURE = 0.5  # probability that an object left that was not found again
+_REMAINING_SHARE = 0.75  # of its voxels: with as many in its box, an object may still be there, under other boxes
 _AGAIN_SHARE = 0.3  # of the middle of its box, that two keyframes saw through before an object is said to have left
 # the middle of a box, in its size
 _CORE = 0.35 * np.stack(np.meshgrid(*[np.linspace(-1, 1, 5)] * 3), -1).reshape(-1, 3)
@@ -1142,8 +1143,11 @@ class ObjectMap:
                     track, inside[i], explained[i], around[i], covered[i], rate * look.dt_s, look.dt_s
                 ):
                     gone.add(track.id)
-                    # voxels that are there still, as another object or none, do not show that it left
-                    is_empty = emptiness(inside[i], track.support, 0.0, self.config.places) < 0.0
+                    # as many voxels as before, of another object or none, do not show that it left
+                    own, places = inside[i] - explained[i], self.config.places
+                    is_empty = emptiness(inside[i], track.support, 0.0, places) < 0.0
+                    is_less = inside[i] < _REMAINING_SHARE * track.support
+                    is_empty |= is_less and emptiness(own, track.support, covered[i], places) < 0.0
                     if is_empty or self._share_seen_through(track, track.found_ns) >= _EMPTY_SHARE:
                         self._leave(track, "its place was seen empty", 0.95)
                     else:
