@@ -102,6 +102,14 @@ def test_a_completion_that_views_see_outside_of_the_2d_box_is_refused():
     np.testing.assert_array_equal(done, box)
 
 
+def test_noise_of_depth_makes_no_picture_thicker_than_pictures_are():
+    points = np.random.default_rng(6).uniform(-0.5, 0.5, (300, 3)) * (0.6, 0.15, 0.5) + [0.0, 0.0, 1.5]
+    box = box_along(points, 0.0)
+    done, _ = complete_box(box, points, "picture", NO_SHAPES, 0.0, PRIORS)
+    assert done[4] == PRIORS.get("picture").short_m[1] < 0.5 * box[4]
+    np.testing.assert_array_equal(np.delete(done, 4), np.delete(box, 4))
+
+
 @pytest.mark.parametrize(("label", "face"), [("toaster", (0.29, 0.03, 0.2)), ("cabinet", (0.8, 0.05, 0.75))])
 def test_a_face_gets_the_usual_depth_of_its_class_away_from_the_camera(label, face):
     points = np.random.default_rng(5).uniform(-0.5, 0.5, (300, 3)) * face + [0.0, 0.0, 0.4]

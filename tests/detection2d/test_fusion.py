@@ -125,6 +125,12 @@ def test_what_only_a_detector_sees_is_there_where_it_is_sure():
     assert not len(fuse(found(), [thing(CHAIR, "chair", 1, 0.3, silent=6)], around(), MODEL, min_probability=0.4))
 
 
+def test_a_slab_at_table_height_is_no_chair():
+    slab = [0.0, 0.0, 0.75, 0.95, 0.35, 0.08, 0, 0, 0]  # of the table in front of it
+    assert [label for label, *_ in judged(found(), [thing(CHAIR, "chair", 1, 0.85)])] == ["chair"]
+    assert "chair" not in [label for label, *_ in judged(found(), [thing(slab, "chair", 1, 0.85)])]
+
+
 def test_other_things_stay_as_they_are():
     fused = judged(found((FAR, 0.4, "chair")), [thing(CHAIR, "chair")])
     assert ("chair", 0.4, FAR) in fused

@@ -41,7 +41,7 @@ _SMALL_M = 0.45
 _VISIBLE_SHARE = 0.75  # of a surface that is seen in a full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
 _MIN_SIZE_PX = 12.0  # a smaller object does not count as missed
-_ONE_VIEW_SCORE, _ONE_VIEW_FILL = 0.4, 0.4  # least score and fill of a candidate of one view
+_ONE_VIEW_SCORE, _ONE_VIEW_FILL = 0.4, 0.6  # least score and fill of a candidate of one view
 _PROBES = 48  # points by which a candidate's visibility is judged
 _OWN_M = 0.15  # a probe this far, or the object's size, behind the measured surface is occluded by the object itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured surface: constant, and share of depth
@@ -354,8 +354,7 @@ def find_candidates(
     items = _items(views, index)
     view = np.array([v for v, _ in items.of], dtype=np.int64)
     seen = sighted(items, views, cache)
-    groups = _own_objects(group_detections(seen, view, items.name), seen, view)
-    groups = [g for g in groups if len(g) > 1 or _suffices(items.lifted[g[0]])]
+    groups = [g for g in group_detections(seen, view, items.name) if len(g) > 1 or _suffices(items.lifted[g[0]])]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
     joined = _join_names(items, groups, candidates)
@@ -364,29 +363,6 @@ def find_candidates(
     in_view = cache.visible([c.points_m for c in candidates], views)
     counts = [views_of(row, {v for v, _ in c.members}, views) for c, row in zip(candidates, in_view, strict=True)]
     return [replace(c, missed=missed, shown=shown) for c, (missed, shown) in zip(candidates, counts, strict=True)]
-
-
-def _own_objects(
-    groups: list[NDArray[np.int64]], seen: NDArray[np.int64], view: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
-    """Leave out groups whose 2-D boxes all show the surface of a larger group: they are that object, and what was
-    lifted is in front of it or behind."""
-    group_of = np.zeros(len(seen), np.int64)
-    for number, rows in enumerate(groups):
-        group_of[rows] = number
-    size = np.array([len(rows) for rows in groups])
-    result = []
-    for number, rows in enumerate(groups):
-        shown = np.ones(len(groups), dtype=bool)
-        for d in rows.tolist():
-            column = seen[:, view[d]]
-            here = np.bincount(group_of[column == d], minlength=len(groups))
-            visible = np.bincount(group_of[column != _UNSEEN], minlength=len(groups))
-            shown &= (here > 0) & (here >= _CONSENSUS * visible)
-        shown[number] = False
-        if not (size[shown] > len(rows)).any():
-            result.append(rows)
-    return result
 
 
 def _suffices(single: LiftedDetection) -> bool:

@@ -78,7 +78,8 @@ def complete_box(
         return float(seen.sum()) < _SEEN or float(inside.sum()) >= _AGREE * float(seen.sum())
 
     if prior is not None and prior.mounted in ("wall", "ceiling"):
-        return box, False
+        # noise of depth makes flat objects thicker than any of their class
+        return np.array([*box[:4], min(box[4], prior.short_m[1]), *box[5:]]), False
     chosen = None
     if not small:
         chosen = _best_shape(shapes, points_m, label, floor_z_m, priors, lambda new: agrees(new, None))

@@ -284,7 +284,8 @@ def _hypothesis(
     observed: Observed,
 ) -> Hypothesis:
     evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, observed)
-    plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
+    # the surface that a detector alone shows may be of another object; a box of the network may be a part
+    plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors, whole=prior is None)
     return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
 
 
@@ -350,11 +351,11 @@ def visible_objects(hypotheses: Sequence[Hypothesis], source: str) -> list[Visib
 
 
 def plausibilities(
-    evidence: Sequence[Evidence], box: NDArray[np.float64], floor_z_m: float, priors: ClassPriors
+    evidence: Sequence[Evidence], box: NDArray[np.float64], floor_z_m: float, priors: ClassPriors, whole: bool = True
 ) -> dict[str, float]:
-    """Return reported name -> log-plausibility of a (9,) box as an object of that name."""
+    """Return reported name -> log-plausibility of a (9,) box as an object of that name; ``whole`` False = as a part."""
     names = {name for one in evidence for name in one.reported}
-    return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
+    return {name: priors.log_plausibility(name, box, floor_z_m, whole) for name in sorted(names)}
 
 
 def _observe(

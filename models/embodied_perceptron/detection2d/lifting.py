@@ -433,7 +433,10 @@ def foreground(
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
         rows = rows[np.linalg.norm(points - center, axis=1) <= reach]
-    return rows, np.setdiff1d(possible, rows, assume_unique=True)
+    others = np.zeros(len(inner), dtype=bool)
+    others[possible] = True
+    others[rows] = False
+    return rows, np.flatnonzero(others)
 
 
 def _fitting_part(
@@ -454,19 +457,38 @@ def _fitting_part(
         shares: of one point among the box's pixels, and among those beside it.
         cell_m: cells of this size that touch are connected.
     """
-    n = len(points_m)
     parts = connected_parts(keys_of(np.concatenate([points_m, around_m]), cell_m))
-    count = int(parts.max()) + 1
-    within = np.bincount(parts[:n], minlength=count)
-    beside = np.bincount(parts[n:], minlength=count)
-    goes_on = np.minimum(beside * shares[1] / np.maximum(within * shares[0], 1e-9), 1.0)
-    ends = np.full((4, count), -np.inf)
-    for axis in range(2):
-        np.maximum.at(ends[axis], parts[:n], offset[:, axis])
-        np.maximum.at(ends[axis + 2], parts[:n], -offset[:, axis])
-    fill = np.where(within > 0, (ends[0] + ends[2]) * (ends[1] + ends[3]) / 4, 0.0)
-    value = np.bincount(parts[:n], weights=weight, minlength=count) * (1.0 + _GOES_ON - goes_on) * (fill + 0.01)
-    return np.asarray(parts[:n] == np.argmax(value))
+    fits: NDArray[np.bool_] = parts[: len(points_m)] == _best_part(parts, offset, weight, shares)
+    return fits
+
+
+@njit(cache=True, nogil=True)
+def _best_part(
+    parts: NDArray[np.int64], offset: NDArray[np.float64], weight: NDArray[np.float64], shares: tuple[float, float]
+) -> int:
+    """Return the part that :func:`_fitting_part` selects; ``parts``: (K + R,) of the points in the box, then beside."""
+    count = parts.max() + 1
+    within, beside, weights = np.zeros(count), np.zeros(count), np.zeros(count)
+    ends = np.full((count, 4), -np.inf)
+    for i in range(len(parts)):
+        part = parts[i]
+        if i >= len(offset):
+            beside[part] += shares[1]
+            continue
+        within[part] += shares[0]
+        weights[part] += weight[i]
+        for axis in range(2):
+            ends[part, axis] = max(ends[part, axis], offset[i, axis])
+            ends[part, axis + 2] = max(ends[part, axis + 2], -offset[i, axis])
+    best, most = -1, 0.0
+    for part in range(count):
+        if within[part] > 0:
+            goes_on = min(beside[part] / within[part], 1.0)
+            fill = (ends[part, 0] + ends[part, 2]) * (ends[part, 1] + ends[part, 3]) / 4
+            value = weights[part] * (1.0 + _GOES_ON - goes_on) * (fill + 0.01)
+            if value > most:
+                best, most = part, value
+    return best
 
 
 def _possible(points_m: NDArray[np.float64], floor_z_m: float, prior: ClassPrior | None) -> NDArray[np.bool_]:

@@ -31,33 +31,37 @@ def connected_parts(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
     Cells that touch, if only at a corner, are connected.
     """
-    distinct, cell = np.unique(keys, return_inverse=True)
-    part: NDArray[np.int64] = _parts(distinct)[cell]
+    part: NDArray[np.int64] = _parts(keys, np.argsort(keys, kind="stable"))
     return part
 
 
 @njit(cache=True, nogil=True)
-def _parts(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(M,) ascending distinct keys -> (M,) number of each one's part."""
-    above = np.arange(len(keys))  # a lower cell of the same part; the lowest has itself
+def _parts(keys: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Compiled :func:`connected_parts`; ``order``: (K,) rows by ascending keys."""
+    cell, distinct, count = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64), 0
+    for row in order:
+        if count == 0 or distinct[count - 1] != keys[row]:
+            distinct[count] = keys[row]
+            count += 1
+        cell[row] = count - 1
+    above = np.arange(count)  # a lower cell of the same part; the lowest has itself
     at = np.zeros(len(_LINES), np.int64)
-    for i in range(len(keys)):
+    for i in range(count):
         for line in range(len(_LINES)):
-            middle = keys[i] + _LINES[line]
-            while keys[at[line]] < middle - 1:
+            middle = distinct[i] + _LINES[line]
+            while distinct[at[line]] < middle - 1:
                 at[line] += 1
             j = at[line]
-            while j < i and keys[j] <= middle + 1:
+            while j < i and distinct[j] <= middle + 1:
                 a, b = _lowest(above, i), _lowest(above, j)
                 above[max(a, b)] = min(a, b)
                 j += 1
-    count = 0
-    part = np.empty(len(keys), np.int64)
-    for i in range(len(keys)):
+    part, parts = np.empty(count, np.int64), 0
+    for i in range(count):
         lowest = _lowest(above, i)
-        part[i] = count if lowest == i else part[lowest]
-        count += lowest == i
-    return part
+        part[i] = parts if lowest == i else part[lowest]
+        parts += lowest == i
+    return part[cell]
 
 
 @njit(cache=True, nogil=True)
