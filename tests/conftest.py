@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -57,6 +63,19 @@ def _shared(variable: str, default: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent (set {variable})")
     return folder
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """A device that is not the CPU: one that exists everywhere (:mod:`support.fake_gpu`), and CUDA where there is it."""
+    import torch
+    from support.fake_gpu import fake_gpu
+
+    pytest.importorskip("warp")
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+    with contextlib.nullcontext(torch.device("cuda", 0)) if request.param == "cuda" else fake_gpu() as device:
+        yield device
 
 
 @pytest.fixture(scope="session")

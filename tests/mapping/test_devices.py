@@ -56,6 +56,15 @@ def test_a_name_that_is_none_gets_one_line() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
 
 
+def test_a_gpu_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warp finds devices by number: without it, the map of "cuda" was on the CPU."""
+    tried = SimpleNamespace(add_=lambda _: tried, cpu=lambda: None, device=torch.device("cuda", 1))
+    monkeypatch.setattr(devices.torch, "zeros", lambda *_, device: tried)
+    monkeypatch.setattr(devices, "_described", str)
+    monkeypatch.setattr(devices, "NO_WARP", "")
+    assert resolve_device("cuda") == torch.device("cuda", 1)
+
+
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_gpus_that_are_hidden_are_said_to_be(
     hidden: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

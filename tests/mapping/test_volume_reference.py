@@ -308,20 +308,18 @@ def test_points_beyond_the_keys_are_refused_by_number() -> None:
         assert len(volume) == 0
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_cuda_equals_cpu() -> None:
+def test_a_gpu_equals_the_cpu(gpu: torch.device) -> None:
     config = CONFIGS["budget"]
-    cpu = FeatureVolume(config)
-    gpu = FeatureVolume(replace(config, device="cuda"))
+    here, there = FeatureVolume(replace(config, device="cpu")), FeatureVolume(replace(config, device=str(gpu)))
+    assert there.device.type == gpu.type
     for frame in random_walk(4, 14):
-        a, b = cpu.integrate(frame), gpu.integrate(frame)
+        a, b = here.integrate(frame), there.integrate(frame)
         assert (a.voxels_touched, a.voxels_cleared, a.blocks_evicted) == (
             b.voxels_touched,
             b.voxels_cleared,
             b.blocks_evicted,
         )
-    x, y = cpu.snapshot(1), gpu.snapshot(1)
+    x, y = here.snapshot(1), there.snapshot(1)
     assert_same_voxels(x, y)
 
 

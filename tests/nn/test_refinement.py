@@ -256,13 +256,11 @@ def test_networks_without_a_map_have_no_refinement(config: NetworkConfig) -> Non
         PerceptionNetwork(refinement_config(cells=4))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_both_devices_see_the_same() -> None:
+def test_both_devices_see_the_same(gpu: torch.device) -> None:
     network = small_network(refinement_config())
     (here,) = network.boxes(network(small_scene()))
-    there = network.cuda()
-    (found,) = there.boxes(there(small_scene(device="cuda")))
+    there = network.to(gpu)
+    (found,) = there.boxes(there(small_scene(device=str(gpu))))
     assert torch.equal(found.labels.cpu(), here.labels)
     torch.testing.assert_close(found.scores.cpu(), here.scores, atol=1e-4, rtol=1e-3)
 

@@ -321,18 +321,16 @@ def test_a_live_map_on_a_device_follows_its_views_and_waits_for_nothing(monkeypa
             assert torch.equal(found[level], batch(at, seen, config, level)[0])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_the_gpu_reads_views_as_the_cpu_does() -> None:
+def test_the_gpu_reads_views_as_the_cpu_does(gpu: torch.device) -> None:
     sites = make_sites(7, 2000)
     config = ViewSamplingConfig(0.05)
     views = [make_view(seed) for seed in range(6)]
-    there = [View(v.projection, v.image_size, tuple(m.cuda() for m in v.levels), v.depth_m.cuda()) for v in views]
+    there = [View(v.projection, v.image_size, tuple(m.to(gpu) for m in v.levels), v.depth_m.to(gpu)) for v in views]
     points = CORRECTED.site_points(sites, VOXEL_M)
     with patch.object(view_fusion, "read_stacks", side_effect=view_fusion.read_stacks) as together:
         for level, channels in enumerate((5, 7)):
             here = fuse_views(points, views, level, channels, config, 0.03)
-            found = fuse_views(points.cuda(), there, level, channels, config, 0.03)
+            found = fuse_views(points.to(gpu), there, level, channels, config, 0.03)
             torch.testing.assert_close(found[0].cpu(), here[0])
             assert torch.equal(found[1].cpu(), here[1])
     assert together.call_count == 2

@@ -213,11 +213,9 @@ def test_overlapping_windows_answer_for_the_whole_map():
     assert cells[:, 0].max() * 0.16 > 0.5 * voxels[:, 0].max()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_a_map_on_the_gpu_is_the_map_on_the_cpu():
+def test_a_map_on_the_gpu_is_the_map_on_the_cpu(gpu):
     """The whole chain with the volume, the features and the network on the device, compared with the CPU."""
-    networks = {"cpu": NETWORKS["float32"], "cuda": inference("float32", min_score=0.3, device="cuda")}
+    networks = {"cpu": NETWORKS["float32"], str(gpu): inference("float32", min_score=0.3, device=str(gpu))}
     maps = [Perceptron(config(max_count=4, device=device), inference=it) for device, it in networks.items()]
     rng = np.random.default_rng(3)
     for i, frame in enumerate(walk(21, 7, cameras=2)):

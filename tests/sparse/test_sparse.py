@@ -541,12 +541,10 @@ def test_from_coords_names_bad_values() -> None:
             bad()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_cuda_equals_cpu() -> None:
+def test_a_gpu_equals_the_cpu(gpu: torch.device) -> None:
     net = torch.nn.Sequential(SparseConv(3, 8, 3), SparseMaxPool(), SparseConv(8, 8, 3, 2), SparseTransposedConv(8, 4))
     results = []
-    for device in ("cpu", "cuda"):
+    for device in (torch.device("cpu"), gpu):
         x = random_tensor(4, 900, 3, dtype=torch.float32)
         leaf = x.feats.detach().to(device).requires_grad_()
         y = net.to(device)(SparseTensor.from_coords(x.coords.to(device), leaf, x.samples.to(device), engine=ENGINE))

@@ -34,15 +34,15 @@ def resolve_device(name: str, what: str = "device") -> torch.device:
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"{what} must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).add_(1).cpu()  # a wheel for other cards fails at the first kernel only
+        tried = torch.zeros(1, device=torch.device(name)).add_(1)
+        tried.cpu()  # a wheel for other cards fails at the first kernel only
     except (RuntimeError, AssertionError) as error:
         reason = _no_cuda() if kind == "cuda" and not torch.cuda.is_available() else first_line(error)
         raise ConfigError(f"{what} {name!r} is not available: {reason}") from error
     if kind == "cuda" and NO_WARP:
         raise ConfigError(f"{what} {name!r} is not available: {NO_WARP}")
-    log.info("%s: %s", what, _described(device))
-    return device
+    log.info("%s: %s", what, _described(tried.device))
+    return tried.device  # with its number, which Warp needs
 
 
 @cache
