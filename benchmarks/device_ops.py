@@ -12,7 +12,7 @@ Triton is missing, a sparse convolution takes three.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
 the integration of the next keyframe, one training step (``tiny``, all heads, generated homes), and one step of
-``paper``'s grounding.
+``paper``'s grounding. ``host_frame_ms`` is the host's CPU time for a frame at 640 x 480 into the map.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import importlib
 import importlib.util
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +37,7 @@ import _report as report
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 
 # isort: split
+import numpy as np
 import torch
 from online import again, every_frame, frames_of
 from torch._C import DispatchKey
@@ -43,14 +46,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import HostCopy
 from embodied_perceptron.nn import graphed
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse import engine
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
@@ -71,6 +76,7 @@ WAITING = {
     *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
     *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
 }
+GEOMETRY = KeyframeConfig(translation_m=1e9, rotation_rad=3.0, min_interval_s=1e9)
 HOST = torch.device("cpu", 0)  # of tensors in OperationCount.on_host; the device is "cpu"
 Row = dict[str, Any]
 
@@ -308,6 +314,38 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     return counted(it.perceive), counted(lambda: it.integrate(frames[13]))
 
 
+def vga(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
+    """A frame at 640 x 480, its pixels repeated."""
+    f, k = frame.frame, frame.frame.intrinsics
+    rows, columns = np.arange(480) * k.height // 480, np.arange(640) * k.width // 640
+    wide = Intrinsics(k.fx * 640 / k.width, k.fy * 480 / k.height, 319.5, 239.5, 640, 480)
+    color, depth_m = (np.ascontiguousarray(image[rows][:, columns]) for image in (f.color, f.depth_m))
+    image = RgbdFrame(stamp_ns, f.camera, color, depth_m, wide)
+    return PosedFrame(image, frame.T_world_camera)
+
+
+def host_frame_ms(count: int = 60) -> float:
+    """CPU time of the host for a frame at 640 x 480 into the map on a device, without its kernels; median, ms."""
+    import warp as wp
+
+    tour, spent = frames_of(2, 4), []
+    frames = [vga(tour[i % len(tour)], 33_000_000 * (i + 1)) for i in range(count)]
+    empty, kept = np.empty, np.empty(1 << 22, np.uint8)
+
+    def reused(shape: Any, dtype: Any = float) -> Any:
+        """For a GPU, torch keeps the memory of uploads."""
+        return kept[:shape] if dtype == np.uint8 else empty(shape, dtype)
+
+    packed = patch.object(wp, "launch", partial(wp.launch, record_cmd=True))  # it packs the arguments alone
+    with device_path(), packed, patch.object(np, "empty", reused):
+        volume = FeatureVolume(None, GEOMETRY, kernels="warp")
+        for frame in frames:
+            start = time.thread_time()
+            volume.integrate(frame)
+            spent.append(1e3 * (time.thread_time() - start))
+    return sorted(spent)[count // 2]
+
+
 ALL_HEADS = {"task": "multi", "preset": "tiny", "images": "imagenet"}
 PAPER_GROUNDING = {"task": "grounding", "preset": "paper", "text": "minilm", "views": 4}
 
@@ -383,7 +421,9 @@ def main() -> int:
         report.show(name, [{"module": module, **of} for module, of in row["by_module"].items()])
     totals = [{"work": name, "operations": row["operations"], "waits": row["waits"]} for name, row in results.items()]
     report.show("all modules", totals)
-    report.write(options, {"training_scenes": scenes}, results)
+    figures = {"training_scenes": scenes, "host_frame_ms": host_frame_ms()}
+    report.show("host", figures)
+    report.write(options, figures, results)
     return 0
 
 

@@ -67,7 +67,7 @@ def _shared(variable: str, default: Path) -> Path:
 
 @pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """A device that is not the CPU: one that exists everywhere (:mod:`support.fake_gpu`), and CUDA where there is it."""
+    """Two devices that are not the CPU: one made for tests (:mod:`support.fake_gpu`), and CUDA where it exists."""
     import torch
     from support.fake_gpu import fake_gpu
 

@@ -541,6 +541,7 @@ def test_from_coords_names_bad_values() -> None:
             bad()
 
 
+@pytest.mark.forks  # the fake device has to be there before the first gradient of a process
 def test_a_gpu_equals_the_cpu(gpu: torch.device) -> None:
     net = torch.nn.Sequential(SparseConv(3, 8, 3), SparseMaxPool(), SparseConv(8, 8, 3, 2), SparseTransposedConv(8, 4))
     results = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from embodied_perceptron.mapping.blocks import (
     BLOCK_BITS,
     BLOCK_EDGE,
     BLOCK_VOXELS,
-    Acquired,
     BlockTable,
     block_coords,
     hash_position,
@@ -47,6 +46,7 @@ from embodied_perceptron.mapping.voxels import (
     FusionProgress,
     MapSize,
     StageClock,
+    VoxelMap,
     VoxelRows,
     evidence_step,
 )
@@ -80,7 +80,7 @@ class _Counts:
         return self.counts
 
 
-class HostMap:
+class HostMap(VoxelMap):
     """:class:`~.voxels.VoxelMap` on the CPU."""
 
     device = torch.device("cpu")
@@ -139,7 +139,7 @@ class HostMap:
         if not done.evicted:
             slots = self._blocks.beyond(center, radius)
             if len(slots):
-                self._drop_evicted(slots, self._blocks.keys_of(slots))
+                self.drop(slots, self._blocks.keys_of(slots))
                 self._blocks.release(slots)
             done.counts.append(_Counts({"evicted_radius": len(slots)}))
             done.evicted = True
@@ -150,7 +150,7 @@ class HostMap:
             blocks, voxels, points, in_range = self._accumulate(view, rows, rule)
             clock.lap("points")
             acquired = self._blocks.acquire(self._block_keys[:blocks].copy(), center, radius)
-            self._drop_evicted(acquired.evicted, acquired.evicted_keys)
+            self.drop(acquired.evicted, acquired.evicted_keys)
             self._changed[acquired.slots[acquired.slots >= 0]] = True
             touched, created, refused = merge_rows(
                 acquired.slots, self._cells[:voxels], self._sums[:voxels], view.stamp_ns, rows[0] == 0, self._index,
@@ -192,8 +192,7 @@ class HostMap:
             self._size_scratch(4 * len(self._block_keys))
             self._sums[:voxels] = 0
 
-    def _drop_evicted(self, slots: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
-        """Empty the slots of evicted blocks with these ``keys``."""
+    def drop(self, slots: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
         if self._spill is not None and len(slots):
             order = np.argsort(keys)
             slots, keys = slots[order], keys[order]
@@ -211,17 +210,11 @@ class HostMap:
         self._changed[slots] = True
         self._voxels -= erase_blocks(slots, *self._stored)
 
-    def drop(self, acquired: Acquired) -> None:
-        """Spill and empty the evicted blocks (:func:`bring_back`)."""
-        self._drop_evicted(acquired.evicted, acquired.evicted_keys)
-
     def is_free(self, slots: Array, local: Array) -> NDArray[np.bool_]:
-        """(N,) whether places are empty."""
         free: NDArray[np.bool_] = self._records[slots, local, HITS] == 0
         return free
 
     def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
-        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
         self._put(slots, local, rows)
         self._voxels += len(rows)
 
@@ -339,24 +332,8 @@ class HostMap:
         self._voxels = 0
 
 
-class Spilling(Protocol):
-    """Map whose evicted blocks a spill keeps; implemented for the CPU and for devices."""
-
-    def drop(self, acquired: Acquired) -> None:
-        """Spill and empty the evicted blocks."""
-        ...
-
-    def is_free(self, slots: Array, local: Array) -> NDArray[np.bool_]:
-        """(N,) whether places are empty."""
-        ...
-
-    def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
-        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
-        ...
-
-
 def bring_back(
-    there: Spilling, table: BlockTable, spill: BlockSpill, center: NDArray[np.float64], radius: float
+    there: VoxelMap, table: BlockTable, spill: BlockSpill, center: NDArray[np.float64], radius: float
 ) -> bool:
     """Return spilled blocks that are near again; voxels seen anew meanwhile win. Returns whether any came.
 
@@ -366,7 +343,7 @@ def bring_back(
     for content in spill.returning(center, table.reach(center, radius) - _RETURN_MARGIN):
         distinct, block = np.unique(content.keys, return_inverse=True)
         acquired = table.acquire(distinct, center, radius)
-        there.drop(acquired)
+        there.drop(acquired.evicted, acquired.evicted_keys)
         slots = np.repeat(acquired.slots[block], content.counts)
         free = slots >= 0
         free[free] = there.is_free(slots[free], content.local[free])
@@ -388,17 +365,9 @@ def bring_back(
 
 @njit(cache=True, nogil=True)
 def merge_rows(
-    slots: Array,
-    cells: Array,
-    sums: Array,
-    stamp_ns: int,
-    first_band: bool,
-    index: Array,
-    records: Array,
-    last_seen: Array,
-    occupied: Array,
-    count: Array,
-) -> tuple[int, int, int]:
+    slots: Array, cells: Array, sums: Array, stamp_ns: int, first_band: bool, index: Array, records: Array, last_seen:
+    Array, occupied: Array, count: Array,
+) -> tuple[int, int, int]:  # fmt: skip
     """Add scratch rows to the map; leaves ``index`` and ``sums`` zero. Returns (touched, created, refused points)."""
     touched = 0
     created = 0
@@ -506,18 +475,9 @@ def _hide(near: Array, missing: Array) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def before_plane(
-    image: Array,
-    v: int,
-    u: int,
-    r: int,
-    row: float,
-    column: float,
-    z: float,
-    limit: float,
-    k: Array,
-    T: Array,
+    image: Array, v: int, u: int, r: int, row: float, column: float, z: float, limit: float, k: Array, T: Array,
     margins: Array,
-) -> bool:
+) -> bool:  # fmt: skip
     """Whether the pixels of a window lie on one plane, and a voxel lies clear in front of it.
 
     Planes are fitted in inverse depth, which is linear over the image: ``w = w0 + gu (u' - u) + gv (v' - v)``.
@@ -573,27 +533,10 @@ def before_plane(
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
 def clear_blocks(
-    slots: Array,
-    coords: Array,
-    local_camera: Array,
-    edge_m: float,
-    T: Array,
-    k: Array,
-    limits: Array,
-    margins: Array,
-    image: Array,
-    near: Array,
-    unknown: Array,
-    steps: Array,
-    r: int,
-    stamp_ns: int,
-    records: Array,
-    last_seen: Array,
-    occupied: Array,
-    count: Array,
-    changed: Array,
-    emptied: Array,
-) -> tuple[int, int]:
+    slots: Array, coords: Array, local_camera: Array, edge_m: float, T: Array, k: Array, limits: Array, margins: Array,
+    image: Array, near: Array, unknown: Array, steps: Array, r: int, stamp_ns: int, records: Array, last_seen: Array,
+    occupied: Array, count: Array, changed: Array, emptied: Array,
+) -> tuple[int, int]:  # fmt: skip
     """Lower the evidence of seen-through voxels; returns the numbers of (removed voxels, emptied blocks).
 
     Args:
@@ -701,15 +644,9 @@ def remove_voxels(
 
 @njit(cache=True, nogil=True)
 def put_voxels(
-    slots: Array,
-    local: Array,
-    new_records: Array,
-    new_last_seen: Array,
-    records: Array,
-    last_seen: Array,
-    occupied: Array,
-    count: Array,
-) -> None:
+    slots: Array, local: Array, new_records: Array, new_last_seen: Array, records: Array, last_seen: Array, occupied:
+    Array, count: Array,
+) -> None:  # fmt: skip
     """Write voxels into empty places."""
     for i in range(slots.shape[0]):
         slot, place = slots[i], local[i]
@@ -722,19 +659,9 @@ def put_voxels(
 
 @njit(cache=True, nogil=True)
 def copy_blocks(
-    slots: Array,
-    coords: Array,
-    starts: Array,
-    min_hits: int,
-    records: Array,
-    last_seen: Array,
-    occupied: Array,
-    out_coords: Array,
-    out_records: Array,
-    out_last_seen: Array,
-    counts: Array,
-    newest: Array,
-) -> None:
+    slots: Array, coords: Array, starts: Array, min_hits: int, records: Array, last_seen: Array, occupied: Array,
+    out_coords: Array, out_records: Array, out_last_seen: Array, counts: Array, newest: Array,
+) -> None:  # fmt: skip
     """Copy the voxels of blocks with enough hits to the rows from ``starts``; fills ``counts`` and ``newest`` stamps.
 
     Records are passed as int64, two columns in each. Unsigned indices need no test for negative values.
@@ -788,15 +715,8 @@ _BLOCK_KEY_SHIFT = (_MEND << (2 * KEY_BITS)) | (_MEND << KEY_BITS) | _MEND
 
 @njit(cache=True, nogil=True)
 def _row_points(
-    depth: Array,
-    ray_x: Array,
-    ray: Array,
-    origin: Array,
-    z_min: float,
-    z_max: float,
-    keys: Array,
-    offsets: Array,
-) -> tuple[int, int]:
+    depth: Array, ray_x: Array, ray: Array, origin: Array, z_min: float, z_max: float, keys: Array, offsets: Array,
+) -> tuple[int, int]:  # fmt: skip
     """(W,) depth row -> voxel keys (-1 = no point) and packed offsets inside the voxels.
 
     No branches, so that it compiles to vector instructions. Returns the numbers of (points, points in the key range).
@@ -851,26 +771,10 @@ def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: 
 
 @njit(cache=True, nogil=True)
 def accumulate_rows(
-    depth: Array,
-    color: Array,
-    rows: tuple[int, int],
-    ray_x: Array,
-    ray_y: Array,
-    origin: Array,
-    z_min: float,
-    z_max: float,
-    keys: Array,
-    offsets: Array,
-    prefix: Array,
-    bounds: Array,
-    table_keys: Array,
-    table_ids: Array,
-    shift: int,
-    block_keys: Array,
-    index: Array,
-    cells: Array,
-    sums: Array,
-) -> tuple[int, int, int, int]:
+    depth: Array, color: Array, rows: tuple[int, int], ray_x: Array, ray_y: Array, origin: Array, z_min: float, z_max:
+    float, keys: Array, offsets: Array, prefix: Array, bounds: Array, table_keys: Array, table_ids: Array, shift: int,
+    block_keys: Array, index: Array, cells: Array, sums: Array,
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
 
     Returns the numbers of (blocks, voxels, points, points in the key range); blocks = -1: ``block_keys`` is too small.

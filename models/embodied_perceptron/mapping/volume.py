@@ -202,12 +202,11 @@ class FeatureVolume:
                 f"frame, stamp_ns={newest}"
             )
         self._newest_ns[frame.camera] = frame.stamp_ns
-        if not bool((frame.depth_m >= self._min_range_m).any()):
-            reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
-            return FusionReport(frame.stamp_ns, fused=False, reason=reason)
-
         clock, done = StageClock(), FusionProgress()
         view, center_m = FrameView.of(posed, self.config.voxel_size_m), posed.T_world_camera[:3, 3]
+        if view.farthest_m < self._min_range_m:
+            reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
+            return FusionReport(frame.stamp_ns, fused=False, reason=reason)
         while not done.cleared:
             try:
                 self._map.fuse(view, center_m, self._rule, done, clock)

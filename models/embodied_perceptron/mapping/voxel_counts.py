@@ -46,14 +46,9 @@ def count_voxels(
 
 
 def count_voxels_explained(
-    snapshot: VoxelSnapshot,
-    boxes: NDArray[np.float64],
-    margin_m: float,
-    others: Sequence[Sequence[int]],
-    other_boxes: NDArray[np.float64],
-    enough: int | None = None,
-    widened_m: float | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, others: Sequence[Sequence[int]], other_boxes:
+    NDArray[np.float64], enough: int | None = None, widened_m: float | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """:func:`count_voxels`, and the number of voxels in each box that lie in other boxes too.
 
     Args:
@@ -137,27 +132,12 @@ def _excess_of_block(
 
 @njit(cache=True, nogil=True)
 def _count_in_blocks(
-    coords: NDArray[np.int32],
-    ranges: NDArray[np.int64],
-    newest_ns: NDArray[np.int64],
-    points: NDArray[np.float32],
-    stamps: NDArray[np.int64],
-    slabs: NDArray[np.int64],
-    low: NDArray[np.int64],
-    high: NDArray[np.int64],
-    block_m: float,
-    rounding_m: float,
-    center: NDArray[np.float64],
-    R: NDArray[np.float64],
-    half: NDArray[np.float64],
-    margin: float,
-    enough: int,
-    starts: NDArray[np.int64],
-    others: NDArray[np.int64],
-    other_center: NDArray[np.float64],
-    other_R: NDArray[np.float64],
-    other_half: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    coords: NDArray[np.int32], ranges: NDArray[np.int64], newest_ns: NDArray[np.int64], points: NDArray[np.float32],
+    stamps: NDArray[np.int64], slabs: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64], block_m:
+    float, rounding_m: float, center: NDArray[np.float64], R: NDArray[np.float64], half: NDArray[np.float64], margin:
+    float, enough: int, starts: NDArray[np.int64], others: NDArray[np.int64], other_center: NDArray[np.float64],
+    other_R: NDArray[np.float64], other_half: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """See :func:`count_voxels_explained`. Blocks are ordered by (x, y, z); ``low`` to ``high`` (B, 3) bound a box.
     A block wholly inside, around or outside is counted as a whole."""
     inside = np.zeros(len(center), np.int64)

@@ -136,6 +136,11 @@ class FrameView:
     intrinsics: Intrinsics
     stamp_ns: int
 
+    @cached_property
+    def farthest_m(self) -> float:
+        """Largest depth."""
+        return float(self.depth_m.max())
+
     @staticmethod
     def of(posed: PosedFrame, voxel_size_m: float) -> FrameView:
         """Prepare ``posed`` for a map of the given voxel size."""
@@ -306,11 +311,10 @@ class VoxelMap(Protocol):
 
     def copy(self, min_hits: int) -> VoxelRows:
         """:meth:`gather` the whole map into host memory, for other threads; the CPU map copies changed blocks only."""
-        ...
+        return self.gather(min_hits)  # a device that fails does so here, where the map can still be moved
 
     def prepare_copy(self) -> None:
-        """Allocate the memory of the next :meth:`copy`, in the thread that copies; fusion may run meanwhile."""
-        ...
+        """Allocate memory that the next :meth:`copy` needs, in the thread that copies; fusion may run meanwhile."""
 
     def put(self, rows: VoxelRows) -> None:
         """Store voxels in an empty map that has room for them."""
@@ -318,6 +322,20 @@ class VoxelMap(Protocol):
 
     def remove(self, coords: NDArray[np.int32]) -> None:
         """Remove single stored voxels, (N, 3) distinct."""
+        ...
+
+    def drop(self, slots: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
+        """Spill and empty evicted blocks."""
+        ...
+
+    def is_free(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(N,) whether places are empty."""
+        ...
+
+    def fill(
+        self, keys: NDArray[np.int64], slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows
+    ) -> None:
+        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
         ...
 
     def clear(self) -> None:

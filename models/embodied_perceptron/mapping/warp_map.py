@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from embodied_perceptron.mapping import warp_kernels as kernels
 from embodied_perceptron.mapping.blocks import (
     BLOCK_EDGE,
     BLOCK_VOXELS,
-    Acquired,
     BlockTable,
     block_coords,
     split_coords,
@@ -51,6 +50,7 @@ from embodied_perceptron.mapping.voxels import (
     HostCopy,
     MapSize,
     StageClock,
+    VoxelMap,
     VoxelRows,
 )
 
@@ -158,7 +158,7 @@ class _Ledger:
                 return
 
 
-class WarpMap:
+class WarpMap(VoxelMap):
     """:class:`~.voxels.VoxelMap` on a CUDA device, and on the CPU for tests; see the module docstring.
 
     Raises ``ImportError`` where Warp cannot use the device, ``RuntimeError`` where the device has no room.
@@ -174,7 +174,7 @@ class WarpMap:
             if is_device_fault(error):
                 raise
             raise ImportError(f"warp-lang does not work on {device}: {first_line(error)}") from error
-        self._block_m = BLOCK_EDGE * config.voxel_size_m
+        self._block_m, self._centers = BLOCK_EDGE * config.voxel_size_m, local_centers(config.voxel_size_m)
         self._capacity = 0
         self._arrays: dict[str, torch.Tensor] = {}
         self._ledger = _Ledger()
@@ -197,7 +197,7 @@ class WarpMap:
         self._arrays, self._capacity = arrays, capacity
         self._keys, self._count = arrays["keys"], arrays["count"]
         self._records, self._last_seen = arrays["records"], arrays["last_seen"]
-        self._warp = {name: wp.from_torch(array) for name, array in arrays.items()}
+        self._warp = _described(arrays)
 
     def _size_scratch(self, pixels: int, new: int) -> None:
         """Memory of a band of ``pixels``, and of a hash table for the stored blocks and ``new`` ones."""
@@ -209,7 +209,7 @@ class WarpMap:
         }
         self._shift, self._pixels, self._new = 64 - bits, pixels, new
         self._table = scratch["table_keys"]
-        self._warp |= {name: wp.from_torch(array) for name, array in scratch.items()}
+        self._warp |= _described(scratch)
 
     def _make_room(self, pixels: int, new: int) -> bool:
         """Give the map memory for ``new`` blocks more; returns whether they may exceed the budget."""
@@ -251,8 +251,8 @@ class WarpMap:
         selects = self._make_room(pixels, new)
         counters = torch.zeros(kernels.COUNTERS, dtype=torch.int32, device=self.device)
         counts = _Counts(self._ledger, counters, new, height * width)
-        frame = self._upload(view, center, radius, rule) | {"shift": self._shift}
-        frame |= {"counters": wp.from_torch(counters), "all_counters": counters}
+        frame = self._upload(view, center, radius, rule) | _described({"counters": counters})
+        frame |= {"shift": self._shift, "all_counters": counters}
         self._ledger.begin(counts)
         done.counts.append(counts)
         if not done.evicted:
@@ -267,7 +267,7 @@ class WarpMap:
                 kernels.touch_blocks, band, image.replace("color ", "") + " shift table_keys at wanted counters", frame
             )
             if selects:
-                self._select(frame, new, center)
+                self._select(frame, new, center, radius)
             limit = "center limit limit_key counters"
             self._launch(kernels.allocate_blocks, new, f"keys free table_keys table_slots wanted {limit}", frame)
             self._launch(kernels.accumulate, band, f"{image} at table_slots records listed counters", frame)
@@ -295,15 +295,19 @@ class WarpMap:
         arrays = {
             "depth": view.depth_m, "color": view.color, "ray_x": view.ray_x, "ray_y": view.ray_y,
             "origin": view.origin, "T": T, "planes": view.side_planes(), "steps": evidence_steps((2 * r + 1) ** 2),
-            "k": np.array([i.fx, i.fy, i.cx, i.cy]), "local": local_centers(self.config.voxel_size_m) @ T[:3, :3].T,
+            "k": np.array([i.fx, i.fy, i.cx, i.cy]), "local": self._centers @ T[:3, :3].T,
             "limits": np.array([rule.min_range_m, rule.max_range_m, rule.margin_m + rule.half_diagonal_m,
                                 rule.margin_per_m2]),
             "margins": np.array([rule.margin_m, rule.margin_per_m2, 0.5 * self.config.voxel_size_m]),
             "center": center, "limit": np.array([radius * radius]), "limit_key": np.array([_LAST_KEY]),
             "stamp": np.array([view.stamp_ns]),
         }  # fmt: skip
-        there = {name: wp.from_torch(tensor) for name, tensor in upload(arrays, self.device).items()}
-        return there | {"edge_m": self._block_m, "sphere_m": float(sphere_m), "r": r, "each": kernels.EACH}
+        return _described(upload(arrays, self.device)) | {
+            "edge_m": self._block_m,
+            "sphere_m": float(sphere_m),
+            "r": r,
+            "each": kernels.EACH,
+        }
 
     def _evict(
         self, frame: dict[str, Any], center: NDArray[np.float64], radius: float, done: FusionProgress, new: int
@@ -337,13 +341,13 @@ class WarpMap:
         names = "keys count free table_keys table_slots shift center limit limit_key counters"
         self._launch(kernels.rebuild_table, self._capacity, names, frame)
 
-    def _select(self, frame: dict[str, Any], new: int, center: NDArray[np.float64]) -> None:
+    def _select(self, frame: dict[str, Any], new: int, center: NDArray[np.float64], radius: float) -> None:
         """Keep the nearest of the stored and wanted blocks, by (distance, key), as many as the budget allows: evict the
         other stored ones and lower the limit for the wanted ones."""
         total = self._capacity + new
         distance = torch.empty(total, dtype=torch.float64, device=self.device)
         key = torch.empty(total, dtype=torch.int64, device=self.device)
-        lists = {**frame, "distance": wp.from_torch(distance), "candidate": wp.from_torch(key)}
+        lists = frame | _described({"distance": distance, "candidate": key})
         names = "keys table_keys wanted counters center limit limit_key distance candidate"
         self._launch(kernels.list_distances, total, names, lists)
         key, order = torch.sort(key)
@@ -351,10 +355,9 @@ class WarpMap:
         last = slice(self.config.max_blocks - 1, self.config.max_blocks)
         limit, limit_key = distance[last], key[by_distance[last]]
         fits = limit.isinf()  # fewer than the budget
-        limit = torch.where(fits, wp.to_torch(frame["limit"]), limit).contiguous()
-        limit_key = limit_key.masked_fill(fits, _LAST_KEY).contiguous()
+        limit, limit_key = limit.masked_fill(fits, radius * radius), limit_key.masked_fill(fits, _LAST_KEY)
         spilled = None if self._spill is None else self._beyond(center, float(limit), int(limit_key))
-        frame |= {"limit": wp.from_torch(limit), "limit_key": wp.from_torch(limit_key)}
+        frame |= _described({"limit": limit, "limit_key": limit_key})
         self._erase(frame, spilled)
         names = "keys count free table_keys table_slots shift center limit limit_key counters"
         self._unfinished.append(partial(self._launch, kernels.retire_blocks, self._capacity, names, frame))
@@ -374,19 +377,16 @@ class WarpMap:
         keys: NDArray[np.int64] = torch.where(self._count > 0, self._keys, -1).cpu().numpy()
         return keys
 
-    def drop(self, acquired: Acquired) -> None:
-        """Spill and empty the evicted blocks (:func:`~.host_map.bring_back`)."""
-        if len(acquired.evicted) and self._spill is not None:
-            out = torch.zeros(self._capacity, dtype=torch.bool)
-            out[torch.from_numpy(acquired.evicted).long()] = True
-            self._spill.add(Blocks.of(self._rows(1, out.to(self.device)).cpu()))
-            slots = self._tensor(acquired.evicted)
-            self._records.view(-1, BLOCK_VOXELS, RECORD)[slots] = 0
-            self._last_seen.view(-1, BLOCK_VOXELS)[slots] = 0
-            self._count[slots] = 0
+    def drop(self, slots: Array, keys: Array) -> None:
+        if len(slots) and self._spill is not None:
+            there, out = self._tensor(slots), torch.zeros(self._capacity, dtype=torch.bool, device=self.device)
+            out[there] = True
+            self._spill.add(Blocks.of(self._rows(1, out).cpu()))
+            self._records.view(-1, BLOCK_VOXELS, RECORD)[there] = 0
+            self._last_seen.view(-1, BLOCK_VOXELS)[there] = 0
+            self._count[there] = 0
 
     def is_free(self, slots: Array, local: Array) -> NDArray[np.bool_]:
-        """(N,) whether places are empty."""
         self._hold(int(slots.max(initial=-1)) + 1)
         hits = self._records[self._tensor(slots * np.int64(BLOCK_VOXELS) + local), HITS]
         free: NDArray[np.bool_] = (hits == 0).cpu().numpy()
@@ -399,7 +399,6 @@ class WarpMap:
             self._size_scratch(self._pixels, self._new)
 
     def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
-        """Write distinct voxels into empty places of the blocks ``keys`` (N,) in ``slots`` (N,)."""
         self._hold(int(slots.max(initial=-1)) + 1)
         at, blocks = self._tensor(slots * np.int64(BLOCK_VOXELS) + local), self._tensor(slots)
         self._records[at] = rows.records.to(self.device)
@@ -451,12 +450,6 @@ class WarpMap:
         rows.__dict__["_copied"] = copy  # so that it is not copied again
         return rows
 
-    def copy(self, min_hits: int) -> VoxelRows:
-        return self.gather(min_hits)  # if the device fails, it is here, where the map can still be moved
-
-    def prepare_copy(self) -> None:
-        """Do nothing: a copy needs no prepared memory."""
-
     def put(self, rows: VoxelRows) -> None:
         keys, local = split_coords(rows.coords.cpu().numpy())
         distinct, slots = np.unique(keys, return_inverse=True)
@@ -493,7 +486,7 @@ def most_blocks(view: FrameView, rule: ClearingRule, block_m: float) -> int:
     """Bound of the number of blocks that the points of a frame can touch: the volume of the view, widened by the
     diagonal of a block on every side."""
     i, wide = view.intrinsics, np.sqrt(3.0) * block_m
-    reach = min(rule.max_range_m, float(view.depth_m.max()), 1e6)
+    reach = min(rule.max_range_m, view.farthest_m, 1e6)
     slopes = np.array([[i.cx, i.width - 1 - i.cx], [i.cy, i.height - 1 - i.cy]]) / [[i.fx], [i.fy]]
     beside = wide * np.sqrt(1.0 + slopes * slopes).sum(1)
     z = np.array([0.0, 0.5 * (reach + 2 * wide), reach + 2 * wide])
@@ -513,13 +506,14 @@ def upload(arrays: Mapping[str, Array], device: torch.device) -> dict[str, torch
     packed = host.numpy()
     for start, array in zip(starts, arrays.values(), strict=True):
         packed[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-    there = host.to(device, non_blocking=True)
-    return {
-        name: there[start : start + max(array.nbytes, 16)].view(_dtype(array.dtype))[: array.size].view(array.shape)
-        for start, (name, array) in zip(starts, arrays.items(), strict=True)
-    }
+    there, found = host.to(device, non_blocking=True), {}
+    kinds = {of: there.view(torch.from_numpy(np.empty(0, of)).dtype) for of in {a.dtype for a in arrays.values()}}
+    for start, (name, array) in zip(starts, arrays.items(), strict=True):
+        flat = kinds[array.dtype].narrow(0, start // array.itemsize, array.size)
+        found[name] = flat.view(array.shape)
+    return found
 
 
-@lru_cache(16)
-def _dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
+def _described(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Warp's descriptors of tensors, which are made in a third of the time of its arrays."""
+    return {name: wp.from_torch(tensor, return_ctype=True) for name, tensor in tensors.items()}
