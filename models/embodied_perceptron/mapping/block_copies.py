@@ -78,13 +78,10 @@ class Arena:
     def of(rows: int) -> Arena:
         """Arena with uninitialised rows."""
         return Arena(
-            np.empty((rows, 3), np.int32),
-            np.empty((rows, RECORD), np.int32),
-            np.empty(rows, np.int64),
-            np.empty((rows, 3), np.float32),
-            np.empty((rows, 3), np.uint8),
+            np.empty((rows, 3), np.int32), np.empty((rows, RECORD), np.int32), np.empty(rows, np.int64),
+            np.empty((rows, 3), np.float32), np.empty((rows, 3), np.uint8),
             np.empty((rows // _UNIT, BLOCK_EDGE**2), np.uint16),
-        )
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.coords)
@@ -161,6 +158,11 @@ class BlockView:
         return BlockSnapshot(self.with_means())
 
 
+def _ordered(column: str, made: Callable[[Any], Any] = lambda values: values) -> Any:
+    """Attribute, computed once: a column of the view's arena, one row a voxel, sorted by (x, y, z)."""
+    return cached_property(lambda rows: made(getattr(rows.blocks.arena, column)[rows.blocks.order]))
+
+
 class BlockRows(VoxelRows):
     """:class:`~.voxels.VoxelRows` of a view. ``blocks``: the view."""
 
@@ -172,17 +174,7 @@ class BlockRows(VoxelRows):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    @cached_property
-    def coords(self) -> torch.Tensor:
-        return torch.from_numpy(self.blocks.arena.coords[self.blocks.order])
-
-    @cached_property
-    def records(self) -> torch.Tensor:
-        return torch.from_numpy(self.blocks.arena.records[self.blocks.order])
-
-    @cached_property
-    def last_seen_ns(self) -> torch.Tensor:
-        return torch.from_numpy(self.blocks.arena.last_seen_ns[self.blocks.order])
+    coords, records, last_seen_ns = (_ordered(c, torch.from_numpy) for c in ("coords", "records", "last_seen_ns"))
 
     def cpu(self) -> VoxelRows:
         return self
@@ -200,17 +192,8 @@ class BlockSnapshot(VoxelSnapshot):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    @cached_property
-    def coords(self) -> NDArray[np.int32]:
-        return self.blocks.arena.coords[self.blocks.order]
-
-    @cached_property
-    def mean_point_m(self) -> NDArray[np.float32]:
-        return self.blocks.arena.points_m[self.blocks.order]
-
-    @cached_property
-    def mean_color(self) -> NDArray[np.uint8]:
-        return self.blocks.arena.colors[self.blocks.order]
+    coords, last_seen_ns = _ordered("coords"), _ordered("last_seen_ns")
+    mean_point_m, mean_color = _ordered("points_m"), _ordered("colors")
 
     @cached_property
     def hits(self) -> NDArray[np.int32]:
@@ -222,10 +205,6 @@ class BlockSnapshot(VoxelSnapshot):
         units = self.blocks.arena.records[self.blocks.order, EVIDENCE]
         evidence: NDArray[np.float32] = (units * EVIDENCE_UNIT).astype(np.float32)
         return evidence
-
-    @cached_property
-    def last_seen_ns(self) -> Index:
-        return self.blocks.arena.last_seen_ns[self.blocks.order]
 
 
 def blocks_of(snapshot: VoxelSnapshot) -> BlockView:

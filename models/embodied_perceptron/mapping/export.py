@@ -240,17 +240,9 @@ class TurnedRows(VoxelRows):
         )  # fmt: skip
         return VoxelRows(coords[:n], records[:n], stamps[:n])
 
-    @property
-    def coords(self) -> torch.Tensor:
-        return self._turned.coords
-
-    @property
-    def records(self) -> torch.Tensor:
-        return self._turned.records
-
-    @property
-    def last_seen_ns(self) -> torch.Tensor:
-        return self._turned.last_seen_ns
+    coords: Any = property(lambda rows: rows._turned.coords)
+    records: Any = property(lambda rows: rows._turned.records)
+    last_seen_ns: Any = property(lambda rows: rows._turned.last_seen_ns)
 
     def cpu(self) -> VoxelRows:
         return self
@@ -437,8 +429,8 @@ def site_columns(
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
 def sum_parts(
-    blocks: Array, ranges: Array, coords: Array, records: Array, is_turned: bool, R: Array, site_voxels: int, sites:
-    Array, sums: Array, counts: Array,
+    blocks: Array, ranges: Array, coords: Array, records: Array, is_turned: bool, R: Array, site_voxels: int,
+    sites: Array, sums: Array, counts: Array,
 ) -> None:  # fmt: skip
     """Sum the voxels of each block by site, block after block in ``sites`` and ``sums``; ``counts`` of sites per block.
 
@@ -545,8 +537,8 @@ def mark_sites(
 
 @njit(cache=True, nogil=True)
 def add_parts(
-    ranges: Array, parts: Array, part_sums: Array, limits: Array, low: Array, extent: Array, marks: Array, before:
-    Array, sites: Array, sums: Array,
+    ranges: Array, parts: Array, part_sums: Array, limits: Array, low: Array, extent: Array, marks: Array,
+    before: Array, sites: Array, sums: Array,
 ) -> None:  # fmt: skip
     """Write the sites in order, and add the sums of each block to theirs."""
     n = 0

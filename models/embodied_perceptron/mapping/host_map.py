@@ -20,6 +20,7 @@ from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.bits import lowest_bit
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS, distinct_keys
+from embodied_perceptron.mapping import plane
 from embodied_perceptron.mapping.block_copies import Arena, BlockCopier, Rooms, row_ranges
 from embodied_perceptron.mapping.blocks import (
     BLOCK_BITS,
@@ -31,6 +32,7 @@ from embodied_perceptron.mapping.blocks import (
     pack_key,
     split_coords,
 )
+from embodied_perceptron.mapping.plane import compiled_with
 from embodied_perceptron.mapping.spill import Blocks, BlockSpill
 from embodied_perceptron.mapping.voxels import (
     EVIDENCE,
@@ -236,24 +238,13 @@ class HostMap(VoxelMap):
             view.depth_m, r, self._near, self._unknown, np.empty(rows, np.float32), np.empty(rows, np.int32)
         )
         cleared, empty = clear_blocks(
-            slots,
-            self._blocks.coords_of(slots),
-            self._centers @ T[:3, :3].T,
-            self._block_m,
-            T,
+            slots, self._blocks.coords_of(slots), self._centers @ T[:3, :3].T, self._block_m, T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
             np.array([*limits, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
-            np.array([rule.margin_m, rule.margin_per_m2, 0.5 * self.config.voxel_size_m]),
-            view.depth_m,
-            self._near,
-            self._unknown,
-            evidence_steps((2 * r + 1) ** 2),
-            r,
-            view.stamp_ns,
-            *self._stored,
-            self._changed,
+            np.array([rule.margin_m, rule.margin_per_m2, 0.5 * self.config.voxel_size_m]), view.depth_m, self._near,
+            self._unknown, evidence_steps((2 * r + 1) ** 2), r, view.stamp_ns, *self._stored, self._changed,
             self._emptied,
-        )
+        )  # fmt: skip
         self._voxels -= cleared
         self._blocks.release(self._emptied[:empty].copy())
         return int(cleared)
@@ -365,8 +356,8 @@ def bring_back(
 
 @njit(cache=True, nogil=True)
 def merge_rows(
-    slots: Array, cells: Array, sums: Array, stamp_ns: int, first_band: bool, index: Array, records: Array, last_seen:
-    Array, occupied: Array, count: Array,
+    slots: Array, cells: Array, sums: Array, stamp_ns: int, first_band: bool, index: Array, records: Array,
+    last_seen: Array, occupied: Array, count: Array,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Add scratch rows to the map; leaves ``index`` and ``sums`` zero. Returns (touched, created, refused points)."""
     touched = 0
@@ -473,62 +464,9 @@ def _hide(near: Array, missing: Array) -> None:
         near[u] = np.float32(0.0) if missing[u] else near[u]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def before_plane(
-    image: Array, v: int, u: int, r: int, row: float, column: float, z: float, limit: float, k: Array, T: Array,
-    margins: Array,
-) -> bool:  # fmt: skip
-    """Whether the pixels of a window lie on one plane, and a voxel lies clear in front of it.
-
-    Planes are fitted in inverse depth, which is linear over the image: ``w = w0 + gu (u' - u) + gv (v' - v)``.
-
-    Args:
-        image: (H, W) float32 depth, 0 = unknown.
-        v, u: pixel of the voxel's centre, the middle of the window; known.
-        row, column, z: exact projection of the centre, and its depth; limit: the depth that the plane must exceed.
-        k: fx, fy, cx, cy; T: (4, 4) camera from world; margins: of :func:`clear_blocks`.
-    """
-    middle = 1.0 / np.float64(image[v, u])
-    total, pairs = middle, 0
-    uu, uv, vv, wu, wv = 0.0, 0.0, 0.0, 0.0, 0.0
-    for dv in range(r + 1):
-        for du in range(-r, r + 1):
-            if dv == 0 and du <= 0:
-                continue
-            here, there = np.float64(image[v + dv, u + du]), np.float64(image[v - dv, u - du])
-            if here == 0.0 or there == 0.0:
-                continue
-            a, b = 1.0 / here, 1.0 / there
-            half = 0.5 * (a - b)
-            total += a + b
-            pairs += 1
-            uu += du * du
-            uv += du * dv
-            vv += dv * dv
-            wu += du * half
-            wv += dv * half
-    determinant = uu * vv - uv * uv
-    if determinant <= 0.0:
-        return False
-    gu = (wu * vv - wv * uv) / determinant
-    gv = (wv * uu - wu * uv) / determinant
-    w0 = total / (1 + 2 * pairs)
-    tolerance = margins[0] * (middle * middle) + margins[1]
-    for dv in range(-r, r + 1):
-        for du in range(-r, r + 1):
-            depth = np.float64(image[v + dv, u + du])
-            if depth != 0.0 and not np.abs(1.0 / depth - ((w0 + gu * du) + gv * dv)) <= tolerance:
-                return False
-    w = (w0 + gu * (column - u)) + gv * (row - v)
-    if not (w > 0.0 and w * limit < 1.0):
-        return False
-    nx, ny = gu * k[0], gv * k[1]  # the plane is nx x + ny y + nz z = 1 in the camera
-    nz = (w0 + gu * (k[2] - u)) + gv * (k[3] - v)
-    extent = 0.0
-    for c in range(3):
-        extent += np.abs((T[0, c] * nx + T[1, c] * ny) + T[2, c] * nz)
-    norm = np.sqrt((nx * nx + ny * ny) + nz * nz)
-    return bool(1.0 - z * w > margins[2] * extent + margins[0] * norm)
+before_plane = njit(cache=True, nogil=True, error_model="numpy")(
+    compiled_with(plane.before_plane, __name__, real=np.float64, whole=np.int64, root=np.sqrt)
+)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
@@ -644,8 +582,8 @@ def remove_voxels(
 
 @njit(cache=True, nogil=True)
 def put_voxels(
-    slots: Array, local: Array, new_records: Array, new_last_seen: Array, records: Array, last_seen: Array, occupied:
-    Array, count: Array,
+    slots: Array, local: Array, new_records: Array, new_last_seen: Array, records: Array, last_seen: Array,
+    occupied: Array, count: Array,
 ) -> None:  # fmt: skip
     """Write voxels into empty places."""
     for i in range(slots.shape[0]):
@@ -771,9 +709,9 @@ def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: 
 
 @njit(cache=True, nogil=True)
 def accumulate_rows(
-    depth: Array, color: Array, rows: tuple[int, int], ray_x: Array, ray_y: Array, origin: Array, z_min: float, z_max:
-    float, keys: Array, offsets: Array, prefix: Array, bounds: Array, table_keys: Array, table_ids: Array, shift: int,
-    block_keys: Array, index: Array, cells: Array, sums: Array,
+    depth: Array, color: Array, rows: tuple[int, int], ray_x: Array, ray_y: Array, origin: Array, z_min: float,
+    z_max: float, keys: Array, offsets: Array, prefix: Array, bounds: Array, table_keys: Array, table_ids: Array,
+    shift: int, block_keys: Array, index: Array, cells: Array, sums: Array,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
 

@@ -78,33 +78,18 @@ class Blocks:
         """Voxel by voxel."""
         inside = np.stack([self.local >> 6, (self.local >> 3) & 7, self.local & 7], axis=1)
         coords = (np.repeat(block_coords(self.keys), self.counts, axis=0) << BLOCK_BITS) + inside
-        return VoxelRows(
-            torch.from_numpy(coords.astype(np.int32)),
-            torch.from_numpy(self.records),
-            torch.from_numpy(self.last_seen_ns),
-        )
+        return VoxelRows(*map(torch.from_numpy, (coords.astype(np.int32), self.records, self.last_seen_ns)))
 
     def where(self, chosen: NDArray[np.bool_]) -> Blocks:
         """Blocks where (B,) ``chosen`` is True."""
         voxels = np.repeat(chosen, self.counts)
-        return Blocks(
-            self.keys[chosen],
-            self.counts[chosen],
-            self.local[voxels],
-            self.records[voxels],
-            self.last_seen_ns[voxels],
-        )
+        of_voxels = self.local[voxels], self.records[voxels], self.last_seen_ns[voxels]
+        return Blocks(self.keys[chosen], self.counts[chosen], *of_voxels)
 
     @staticmethod
     def joined(parts: Sequence[Blocks]) -> Blocks:
         """Concatenate; a block may be in several parts."""
-        return Blocks(
-            np.concatenate([p.keys for p in parts]),
-            np.concatenate([p.counts for p in parts]),
-            np.concatenate([p.local for p in parts]),
-            np.concatenate([p.records for p in parts]),
-            np.concatenate([p.last_seen_ns for p in parts]),
-        )
+        return Blocks(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(eq=False)
@@ -337,13 +322,8 @@ def _write_segment(path: Path, blocks: Blocks, locks: list[int]) -> None:
     if not (path.parent / _LOCK).exists():  # somebody deleted the folder
         path.parent.mkdir(parents=True, exist_ok=True)
         locks.append(_locked(path.parent))
-    tensors = {
-        "keys": torch.from_numpy(blocks.keys),
-        "counts": torch.from_numpy(blocks.counts),
-        "local": torch.from_numpy(blocks.local.astype(np.int16)),
-        "records": torch.from_numpy(blocks.records),
-        "last_seen_ns": torch.from_numpy(blocks.last_seen_ns),
-    }
+    columns = vars(blocks) | {"local": blocks.local.astype(np.int16)}
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
     write_map(path, tensors, {"segment": path.stem})
 
 

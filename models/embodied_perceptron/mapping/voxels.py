@@ -315,6 +315,7 @@ class VoxelMap(Protocol):
 
     def prepare_copy(self) -> None:
         """Allocate memory that the next :meth:`copy` needs, in the thread that copies; fusion may run meanwhile."""
+        return
 
     def put(self, rows: VoxelRows) -> None:
         """Store voxels in an empty map that has room for them."""

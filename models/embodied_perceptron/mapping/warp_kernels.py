@@ -15,6 +15,8 @@ While a frame is added, the evidence of a voxel holds 256 times the number of it
 import warp as wp
 
 from embodied_perceptron.geometry.transforms import KEY_BITS
+from embodied_perceptron.mapping import plane
+from embodied_perceptron.mapping.plane import compiled_with
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -299,55 +301,10 @@ def merge(
     last_seen[row] = wp.max(last_seen[row], stamp[0])
 
 
-@wp.func
-def before_plane(
-    image: Image, v: wp.int32, u: wp.int32, r: wp.int32, row: wp.float64, column: wp.float64, z: wp.float64,
-    limit: wp.float64, k: Doubles, T: Matrix, margins: Doubles,
-):  # fmt: skip
-    """Twin of ``host_map.before_plane``."""
-    one, zero = wp.float64(1.0), wp.float64(0.0)
-    middle = one / wp.float64(image[v, u])
-    total = wp.float64(middle)
-    pairs = wp.int32(0)
-    uu, uv, vv = wp.float64(0.0), wp.float64(0.0), wp.float64(0.0)
-    wu, wv = wp.float64(0.0), wp.float64(0.0)
-    for dv in range(r + 1):
-        for du in range(-r, r + 1):
-            here, there = wp.float64(image[v + dv, u + du]), wp.float64(image[v - dv, u - du])
-            if not (dv == 0 and du <= 0) and here != zero and there != zero:
-                a, b = one / here, one / there
-                half = wp.float64(0.5) * (a - b)
-                total += a + b
-                pairs += 1
-                uu += wp.float64(du * du)
-                uv += wp.float64(du * dv)
-                vv += wp.float64(dv * dv)
-                wu += wp.float64(du) * half
-                wv += wp.float64(dv) * half
-    determinant = uu * vv - uv * uv
-    if determinant <= zero:
-        return False
-    gu = (wu * vv - wv * uv) / determinant
-    gv = (wv * uu - wu * uv) / determinant
-    w0 = total / wp.float64(1 + 2 * pairs)
-    tolerance = margins[0] * (middle * middle) + margins[1]
-    for dv in range(-r, r + 1):
-        for du in range(-r, r + 1):
-            depth = wp.float64(image[v + dv, u + du])
-            if depth != zero:
-                off = wp.abs(one / depth - ((w0 + gu * wp.float64(du)) + gv * wp.float64(dv)))
-                if not off <= tolerance:
-                    return False
-    w = (w0 + gu * (column - wp.float64(u))) + gv * (row - wp.float64(v))
-    if not (w > zero and w * limit < one):
-        return False
-    nx, ny = gu * k[0], gv * k[1]
-    nz = (w0 + gu * (k[2] - wp.float64(u))) + gv * (k[3] - wp.float64(v))
-    extent = wp.float64(0.0)
-    for c in range(3):
-        extent += wp.abs((T[0, c] * nx + T[1, c] * ny) + T[2, c] * nz)
-    norm = wp.sqrt((nx * nx + ny * ny) + nz * nz)
-    return one - z * w > margins[2] * extent + margins[0] * norm
+_PLANE = Image, *[wp.int32] * 3, *[wp.float64] * 4, Doubles, Matrix, Doubles
+before_plane = wp.func(
+    compiled_with(plane.before_plane, __name__, _PLANE, real=wp.float64, whole=wp.int32, root=wp.sqrt)
+)
 
 
 @wp.func

@@ -96,13 +96,10 @@ class _Counts:
             return
         c = counters.tolist()
         self._result = {
-            "points": c[kernels.POINTS],
-            "points_refused": c[kernels.POINTS] - c[kernels.ADDED],
-            "voxels_touched": c[kernels.TOUCHED],
-            "voxels_cleared": c[kernels.CLEARED],
-            "evicted_radius": c[kernels.RADIUS],
-            "evicted_budget": c[kernels.BUDGET],
-        }
+            "points": c[kernels.POINTS], "points_refused": c[kernels.POINTS] - c[kernels.ADDED],
+            "voxels_touched": c[kernels.TOUCHED], "voxels_cleared": c[kernels.CLEARED],
+            "evicted_radius": c[kernels.RADIUS], "evicted_budget": c[kernels.BUDGET],
+        }  # fmt: skip
         self._ledger.blocks, self._ledger.voxels = c[kernels.BLOCKS], c[kernels.VOXELS]
         self._ledger.most_blocks = max(self._ledger.most_blocks, c[kernels.BLOCKS])
 
