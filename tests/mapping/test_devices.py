@@ -147,6 +147,9 @@ def test_voxels_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_counts_as_a_fault_of_a_device() -> None:
     assert is_device_fault(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_device_fault(LOST)
+    assert is_device_fault(
+        RuntimeError("Error launching kernel: merge on device cuda:0: Warp CUDA error 2: out of memory")
+    )
     assert not is_device_fault(RuntimeError("shapes do not fit"))
     assert not is_device_fault(ValueError("CUDA error"))
 
@@ -177,7 +180,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, what: str, at: int, error: RuntimeE
 @needs_warp
 @pytest.mark.parametrize("what", ["erase_blocks", "rebuild_table", "accumulate", "merge", "clear_blocks", "gather"])
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])
-def test_a_map_outlives_its_device(what: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_outlives_its_device(
+    what: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Out of memory in the middle of a frame, and of a copy: the voxels move as they are."""
     frames = random_walk(3, 8)
     expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="warp")
@@ -189,7 +194,9 @@ def test_a_map_outlives_its_device(what: str, error: RuntimeError, monkeypatch: 
     assert isinstance(found._map, HostMap)
     assert str(error).splitlines()[0] in found.fault
     assert "\n" not in found.fault
+    assert caplog.messages == [found.fault]
     assert len(found) == len(expected)
+    assert found.statistics().frames_fused == len(frames)
 
 
 class FailsOnce(TorchDispatchMode):

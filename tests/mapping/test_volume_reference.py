@@ -308,7 +308,7 @@ def test_points_beyond_the_keys_are_refused_by_number() -> None:
         assert len(volume) == 0
 
 
-def test_a_gpu_equals_the_cpu(gpu: torch.device) -> None:
+def test_a_gpu_equals_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
     config = CONFIGS["budget"]
     here, there = FeatureVolume(replace(config, device="cpu")), FeatureVolume(replace(config, device=str(gpu)))
     assert there.device.type == gpu.type
@@ -321,6 +321,17 @@ def test_a_gpu_equals_the_cpu(gpu: torch.device) -> None:
         )
     x, y = here.snapshot(1), there.snapshot(1)
     assert_same_voxels(x, y)
+    assert not there.fault
+    a, b = (volume.as_sparse_tensor(2, min_hits=1) for volume in (here, there))
+    assert b.feats.device == gpu
+    assert torch.equal(a.coords, b.coords.cpu())
+    torch.testing.assert_close(b.feats.cpu(), a.feats)
+    box = np.array([*x.mean_point_m[len(x) // 2], 1.0, 1.0, 1.0, 0.3, 0.0, 0.0])
+    assert here.clear_box(box) == there.clear_box(box) > 0
+    for volume in (here, there):
+        volume.save(tmp_path / f"{volume.device.type}.map")
+    there.load(tmp_path / "cpu.map")
+    assert_same_voxels(here.snapshot(1), there.snapshot(1))
 
 
 def test_unknown_devices_are_refused_by_name() -> None:

@@ -15,6 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from support.fake_gpu import fake_gpu
 from support.volume_frames import needs_warp
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
@@ -24,6 +25,7 @@ from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron_training.training import optimization
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -148,6 +150,19 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
     assert len(told[0]) > 10
     _, halves = bench.training_step(2, precision="bfloat16")  # geometry and losses keep their digits
     assert halves[0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.03)
+
+
+@needs_warp
+@pytest.mark.slow
+@pytest.mark.forks  # the fake device has to be there before the first gradient of a process
+def test_a_training_step_mixes_no_devices(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, gradients and optimiser, on a device whose tensors cannot meet the host's."""
+    monkeypatch.setattr(bench, "OperationCount", contextlib.nullcontext)
+    with fake_gpu() as gpu:
+        _, expected = bench.training_step(1, contextlib.nullcontext)
+        monkeypatch.setattr(optimization, "resolve_device", lambda *_: gpu)
+        _, told = bench.training_step(1, contextlib.nullcontext)
+    assert told[0] == pytest.approx(expected[0], rel=1e-6)
 
 
 @needs_warp
