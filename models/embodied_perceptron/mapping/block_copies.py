@@ -411,14 +411,9 @@ class BlockCopier:
         return self._arena
 
     def view(
-        self,
-        slots: NDArray[np.int32],
-        keys: Index,
-        coords: NDArray[np.int32],
-        changed: NDArray[np.int32],
-        counts: Index,
-        newest_ns: Index,
-    ) -> BlockView:
+        self, slots: NDArray[np.int32], keys: Index, coords: NDArray[np.int32], changed: NDArray[np.int32],
+        counts: Index, newest_ns: Index,
+    ) -> BlockView:  # fmt: skip
         """View of the map now.
 
         Args:

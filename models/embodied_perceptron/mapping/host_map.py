@@ -130,13 +130,9 @@ class HostMap(VoxelMap):
     # ------------------------------------------------------------------------------------------------------ one frame
 
     def fuse(
-        self,
-        view: FrameView,
-        center_m: NDArray[np.float64],
-        rule: ClearingRule,
-        done: FusionProgress,
+        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
         clock: StageClock,
-    ) -> None:
+    ) -> None:  # fmt: skip
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         if not done.evicted:
             slots = self._blocks.beyond(center, radius)
@@ -269,14 +265,9 @@ class HostMap(VoxelMap):
         self._copies.prepare()
 
     def _view(
-        self,
-        copier: BlockCopier,
-        numbers: NDArray[np.int32],
-        slots: NDArray[np.int32],
-        changed_numbers: NDArray[np.int32],
-        changed: NDArray[np.int32],
-        min_hits: int,
-    ) -> VoxelRows:
+        self, copier: BlockCopier, numbers: NDArray[np.int32], slots: NDArray[np.int32],
+        changed_numbers: NDArray[np.int32], changed: NDArray[np.int32], min_hits: int,
+    ) -> VoxelRows:  # fmt: skip
         """View of the blocks in ``slots``, ``numbers`` in the copier, of which those ``changed`` are copied anew."""
         starts = copier.make_room(changed_numbers, self._count[changed])
         coords = self._blocks.coords_of(changed)

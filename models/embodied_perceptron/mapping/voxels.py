@@ -286,13 +286,9 @@ class VoxelMap(Protocol):
         ...
 
     def fuse(
-        self,
-        view: FrameView,
-        center_m: NDArray[np.float64],
-        rule: ClearingRule,
-        done: FusionProgress,
+        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
         clock: StageClock,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Fuse one frame, continuing from ``done``, which is updated.
 
         Evicts blocks beyond the radius around the camera at ``center_m``, adds the points, and lowers the evidence of

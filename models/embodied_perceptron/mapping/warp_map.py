@@ -234,13 +234,9 @@ class WarpMap(VoxelMap):
     # ------------------------------------------------------------------------------------------------------ one frame
 
     def fuse(
-        self,
-        view: FrameView,
-        center_m: NDArray[np.float64],
-        rule: ClearingRule,
-        done: FusionProgress,
+        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
         clock: StageClock,
-    ) -> None:
+    ) -> None:  # fmt: skip
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         bands, (height, width) = view.bands(), view.depth_m.shape
         pixels = max(last - first for first, last in bands) * width
