@@ -213,7 +213,8 @@ class HostMap(VoxelMap):
         return free
 
     def fill(self, keys: Array, slots: Array, local: Array, rows: VoxelRows) -> None:
-        self._put(slots, local, rows)
+        self._changed[slots] = True
+        put_voxels(slots, local, rows.records.numpy(), rows.last_seen_ns.numpy(), *self._stored)
         self._voxels += len(rows)
 
     def _clear_seen_through(self, view: FrameView, rule: ClearingRule) -> int:
@@ -292,13 +293,7 @@ class HostMap(VoxelMap):
     def put(self, rows: VoxelRows) -> None:
         block_keys, local = split_coords(rows.coords.numpy())
         self._blocks.acquire(distinct_keys(block_keys), np.zeros(3), np.inf)
-        self._put(self._blocks.lookup(block_keys), local, rows)
-        self._voxels = len(rows)
-
-    def _put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
-        """Write distinct voxels into empty places."""
-        self._changed[slots] = True
-        put_voxels(slots, local, rows.records.numpy(), rows.last_seen_ns.numpy(), *self._stored)
+        self.fill(block_keys, self._blocks.lookup(block_keys), local, rows)
 
     def remove(self, coords: NDArray[np.int32]) -> None:
         keys, local = split_coords(coords)

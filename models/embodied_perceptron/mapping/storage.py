@@ -213,14 +213,8 @@ def pack_keyframes(keyframes: list[Keyframe]) -> tuple[dict[str, torch.Tensor], 
         tensors[f"keyframes.{i}.color"] = torch.from_numpy(k.frame.color)
         tensors[f"keyframes.{i}.T_world_camera"] = torch.from_numpy(k.T_world_camera)
         c = k.frame.intrinsics
-        entries.append(
-            {
-                "id": k.id,
-                "stamp_ns": k.frame.stamp_ns,
-                "camera": k.frame.camera,
-                "intrinsics": [c.fx, c.fy, c.cx, c.cy, c.width, c.height],
-            }
-        )
+        numbers = [c.fx, c.fy, c.cx, c.cy, c.width, c.height]
+        entries.append({"id": k.id, "stamp_ns": k.frame.stamp_ns, "camera": k.frame.camera, "intrinsics": numbers})
     return tensors, entries
 
 

@@ -55,6 +55,7 @@ from embodied_perceptron.mapping.voxels import (
 )
 
 _FIRST_SLOTS = 16_384  # what is allocated at first: twice what one frame may add at 5 m and voxels of 4 cm
+_TABLE = "keys count free table_keys table_slots shift center limit limit_key counters"  # arguments
 _LAST_KEY = np.iinfo(np.int64).max
 Array = NDArray[Any]
 
@@ -331,8 +332,7 @@ class WarpMap(VoxelMap):
 
     def _rebuild(self, frame: Mapping[str, Any]) -> None:
         self._table.fill_(-1)
-        names = "keys count free table_keys table_slots shift center limit limit_key counters"
-        self._launch(kernels.rebuild_table, self._capacity, names, frame)
+        self._launch(kernels.rebuild_table, self._capacity, _TABLE, frame)
 
     def _select(self, frame: dict[str, Any], new: int, center: NDArray[np.float64], radius: float) -> None:
         """Keep the nearest of the stored and wanted blocks, by (distance, key), as many as the budget allows: evict the
@@ -352,8 +352,7 @@ class WarpMap(VoxelMap):
         spilled = None if self._spill is None else self._beyond(center, float(limit), int(limit_key))
         frame |= _described({"limit": limit, "limit_key": limit_key})
         self._erase(frame, spilled)
-        names = "keys count free table_keys table_slots shift center limit limit_key counters"
-        self._unfinished.append(partial(self._launch, kernels.retire_blocks, self._capacity, names, frame))
+        self._unfinished.append(partial(self._launch, kernels.retire_blocks, self._capacity, _TABLE, frame))
         self._finish()
 
     # -------------------------------------------------------------------------------------------------- evicted blocks
