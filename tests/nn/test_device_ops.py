@@ -146,8 +146,11 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
     for module, waited in count.waits.items():
         assert waited <= TRAIN_WAITS.get(module, 0), module
     _, expected = bench.training_step(2, contextlib.nullcontext)
-    assert told[0] == pytest.approx(expected[0], rel=1e-4)  # later ones have learned from each other's rounding
-    assert len(told[0]) > 10
+    first, theirs = dict(told[0]), dict(expected[0])  # later ones have learned from each other's rounding
+    # a pre-activation whose rounding crosses zero changes the gradient, though no loss
+    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-4)
+    assert first == pytest.approx(theirs, rel=1e-6)
+    assert len(first) > 10
     _, halves = bench.training_step(2, precision="bfloat16")  # geometry and losses keep their digits
     assert halves[0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.03)
 
@@ -162,7 +165,9 @@ def test_a_training_step_mixes_no_devices(bench: ModuleType, monkeypatch: pytest
         _, expected = bench.training_step(1, contextlib.nullcontext)
         monkeypatch.setattr(optimization, "resolve_device", lambda *_: gpu)
         _, told = bench.training_step(1, contextlib.nullcontext)
-    assert told[0] == pytest.approx(expected[0], rel=1e-6)
+    first, theirs = told[0], expected[0]
+    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-4)
+    assert first == pytest.approx(theirs, rel=1e-6)
 
 
 @needs_warp
