@@ -19,11 +19,11 @@ Detections and objects are assigned one to one by :func:`~.suppression.associati
 identity of a whole, and similar objects side by side stay apart. An object that no longer fits at its place, and one
 whose place is seen empty, is *gone*: it is remembered with its appearance and its history, and a new object that is
 clearly the same thing (:mod:`.identity`) continues it under its id, wherever it is found. Where that is not clear, the
-new object has an id of its own and says which earlier ones it may be. That is decided again whenever an object leaves
-and while new ones are young; the id that a recognised object had until then stays known as its own. An object that was
-found a few times only may be a mistake: it does not leave, and is no earlier one. An object that no camera saw leaving
-may be continued too, where something was put down: its old voxels are then a tentative object until a camera sees them
-again.
+new object has an id of its own and says which earlier ones it may be. That is decided again whenever an object leaves,
+when a candidate is seen to stand, and while new ones are young, in a later session too; the id that a recognised object
+had until then stays known as its own. An object that was found a few times only may be a mistake: it does not leave,
+and is no earlier one. An object that no camera saw leaving may be continued too, where something was put down: its old
+voxels are then a tentative object until a camera sees them again.
 
 Objects elsewhere than near the window do not change, not even their age, and cost next to nothing.
 """
@@ -956,7 +956,8 @@ class ObjectMap:
         for track in sorted(due, key=lambda t: t.found)[:_LOOKS]:
             track.appearance.look(track.box, snapshot, self.image)
         doubtful = {i for t in self._fresh.values() for i in t.maybe}
-        self._undecided |= any(t.id in doubtful for t in found)  # where one of them stands still, another moved
+        doubtful &= {t.id for t in found if now_ns - t.present_ns <= _LAG_NS}
+        self._undecided |= bool(doubtful)  # where one of them stands still, another moved
         for track in near:
             if track.state != ObjectState.CONFIRMED:
                 continue
