@@ -364,7 +364,9 @@ class _Answer:
         meanings = (self.meaning, *self.meaning.excluded)
         speakers = [m.speaker.anchor.noun for m in meanings if m.speaker is not None]
         nouns = (*(noun for m in meanings for noun in anchor_nouns(m)), *speakers)
-        facing = any(c.relation == "facing" for m in meanings for c in m.constraints)  # the target's front counts
+        facing = any(
+            c.relation in ("facing", "back-to") for m in meanings for c in m.constraints
+        )  # the target's front counts
         nouns += tuple(m.target.noun for m in meanings if facing and m.target is not None)
         if ANYTHING in nouns:
             return np.ones(len(self.labels), dtype=bool)
@@ -818,7 +820,7 @@ _SAID = {
     "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from",
     "nearer": "nearer to", "farther": "farther from",
-    "end": "at the end of",
+    "end": "at the end of", "back-to": "with its back to",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip

@@ -57,6 +57,7 @@ _PRONOUNS, _WHATEVER, _SOMETHING = word_set("pronouns"), word_set("whatever"), w
 _FOR_SOMETHING, _CLAUSE = word_set("for_something"), word_set("clause")  # first words of a use, and words inside one
 _SEVERAL, _ARTICLES, _THE = word_set("several"), word_set("articles"), frozenset(("the", "this", "that"))
 _ONES = frozenset(("one", "ones"))
+_THE_BACK = frozenset(("back", "to"))  # "with its back to the window"
 _LIKE_THE_TARGET = word_set("one_like_it") | _ARTICLES  # "between the red and the green one"
 _WHOLE_PARTS = word_set("whole_parts")
 _PARTS, _SIDES_OF_ALL = word_set("parts") | _WHOLE_PARTS, word_set("sides")
@@ -486,8 +487,8 @@ class Decoder:
         if amount is not None and t.name in _COMPARED:
             return [replace(self._compared(t, amounts, anchors), negated=t.denied, span=span, amount_m=amount)]
         name = {"within": "near", "beyond": "farthest"}.get(t.name, t.name)
-        if name == "across" and not _FACING.isdisjoint(tokens):
-            name = "facing"
+        if _THE_BACK.issubset(tokens) or (name == "across" and not _FACING.isdisjoint(tokens)):
+            name = "back-to" if "back" in tokens or "away" in tokens else "facing"
         if name == "with":  # parts have no boxes
             anchors = tuple(a for a in anchors if a.noun not in _PARTS or a.noun in self.labels)
         if not anchors:

@@ -37,8 +37,8 @@ F64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 Relation = Callable[["Pairs"], F64]
 
-_SECTOR_COS = float(np.cos(np.deg2rad(40.0)))  # half width of front, behind, left, right (the benchmark's prompts)
 _REACH_M = 2.5  # from the outline of the anchor
+_SPREAD = 0.5  # metres that the strip before a side widens per metre, to each hand
 _VIEWER_REACH_M = 3.5
 _BLOCK = 4096  # up to this many pairs all are computed; of more, only those within reach
 _VIEW_CELLS = 4  # plausible viewpoints: a 4 x 4 grid over the room
@@ -392,24 +392,11 @@ class Pairs:
             self.offset[..., 0] * direction[:, 0][self.anchor] + self.offset[..., 1] * direction[:, 1][self.anchor]
         )
 
-    def sector(self, quarter_turns: int) -> F64:
-        """S score: target in front of the anchor (0), to its own left (1), behind (2), right (3)."""
-        g = self.g
-        distance = np.maximum(self.distance_xy, 1e-6)
-        reach = _REACH_M + 0.5 * np.linalg.norm(g.extent[:, :2], axis=1)[self.anchor]
-        near = sigmoid((reach - distance) / 0.3) * sigmoid((distance - 0.15) / 0.05)
-        total = np.zeros(self.shape)
-        for k in range(4):
-            share = g.fronts[:, k][self.anchor]
-            if not (share > 0.01).any():
-                continue
-            cosine = self.along(g.sides[:, (k + quarter_turns) % 4]) / distance
-            total += share * sigmoid((cosine - _SECTOR_COS) / 0.06)
-        return total * near
+    def faced(self, quarter_turns: int = 0, spread: float = 0.0) -> F64:
+        """S likelihood: target before the anchor's front (0), its own left (1), back (2), or right side (3).
 
-    @cached_property
-    def aimed(self) -> F64:
-        """S score: the anchor's front points at the target, whatever the distance."""
+        The strip before the side widens by ``spread`` metres a metre, to each hand.
+        """
         g = self.g
         half = 0.5 * g.size[:, :2]  # (N, 2) along the own x and y
         total = np.zeros(self.shape)
@@ -417,13 +404,14 @@ class Pairs:
             share = g.fronts[:, k][self.anchor]
             if not (share > 0.01).any():
                 continue
-            side = g.sides[:, k]
+            turned = (k + quarter_turns) % 4
+            side = g.sides[:, turned]
             beside = np.stack([-side[:, 1], side[:, 0]], axis=1)
-            wide, deep = (half[:, 0], half[:, 1]) if k % 2 == 0 else (half[:, 1], half[:, 0])
+            wide, deep = (half[:, 0], half[:, 1]) if turned % 2 == 0 else (half[:, 1], half[:, 0])
             reach = 0.5 * (np.abs(beside)[self.anchor] * g.extent[:, :2][self.target]).sum(axis=-1)
             aside = np.maximum(np.abs(self.along(beside)) - wide[self.anchor] - reach, 0.0)
-            before = sigmoid((self.along(side) - 0.6 * deep[self.anchor]) / 0.06)
-            total += share * before * sigmoid((0.25 - aside) / 0.08)
+            ahead = self.along(side) - 0.6 * deep[self.anchor]
+            total += share * sigmoid(ahead / 0.06) * sigmoid((0.25 + spread * np.maximum(ahead, 0.0) - aside) / 0.08)
         return total
 
     def viewer_side(self, sign: float) -> F64:
@@ -473,7 +461,8 @@ def _side(own: str, quarter_turns: int) -> Relation:
         if own in ("left", "right") and p.g.viewer is not None:
             return np.asarray(seen)
         oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
-        return np.asarray(p.sector(quarter_turns) + (1.0 - oriented) * seen)
+        faced = p.faced(quarter_turns, _SPREAD) * (0.3 + 0.7 * p.faced(quarter_turns))
+        return np.asarray(faced * sigmoid((_REACH_M - p.gap) / 0.3) + (1.0 - oriented) * seen)
 
     return score
 
@@ -497,10 +486,15 @@ def _across(p: Pairs) -> F64:
     return np.asarray(0.95 * apart * level + 0.05)
 
 
-def _facing(p: Pairs) -> F64:
-    """The target's front points at the anchor; opposite sides of the room for a target without front."""
-    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
-    return np.asarray(p.swapped.aimed * np.exp(-p.gap / 4.0) + (1.0 - oriented) * _across(p))
+def _turned(quarter_turns: int) -> Relation:
+    """The target's front (0) or back (2) points at the anchor; without a front opposite sides of the room, or near."""
+    unknown = _near if quarter_turns else _across
+
+    def score(p: Pairs) -> F64:
+        oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
+        return np.asarray(p.swapped.faced(quarter_turns) * np.exp(-p.gap / 4.0) + (1.0 - oriented) * unknown(p))
+
+    return score
 
 
 def between(first: Pairs, second: Pairs) -> F64:
@@ -591,11 +585,7 @@ def is_beside(name: str) -> Relation:
         distance = np.maximum(p.distance_xy, 1e-6)
         turns = {"front": 0, "left": 1, "behind": 2, "right": 3}[name]
         oriented = np.clip(g.fronts.sum(1), 0.0, 1.0)
-        own = np.zeros(p.shape)
-        for k in range(4):
-            share = g.fronts[:, k][p.anchor]
-            if share.any():
-                own += share * sigmoid((p.along(g.sides[:, (k + turns) % 4]) / distance - 0.35) / 0.08)
+        own = p.faced(turns, _SPREAD)
         seen = np.full(p.shape, _UNKNOWN_SIDE)
         if g.viewer is not None:
             towards = g.center[:, :2] - g.viewer.position
@@ -612,10 +602,14 @@ def is_beside(name: str) -> Relation:
     return holds
 
 
-def is_facing(p: Pairs) -> F64:
-    """The target's front points at the anchor; undecided without a front."""
-    oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
-    return np.asarray(p.swapped.aimed + (1.0 - oriented) * _UNKNOWN_SIDE)
+def is_turned(quarter_turns: int) -> Relation:
+    """The target's front (0) or back (2) points at the anchor; undecided without a front."""
+
+    def holds(p: Pairs) -> F64:
+        oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.target]
+        return np.asarray(p.swapped.faced(quarter_turns) + (1.0 - oriented) * _UNKNOWN_SIDE)
+
+    return holds
 
 
 def _is_in_reach(p: Pairs) -> F64:
@@ -634,7 +628,8 @@ LIKELIHOODS: dict[str, Relation] = {
     **_HELD,
     "near": is_near,
     "end": is_near,
-    "facing": is_facing,
+    "facing": is_turned(0),
+    "back-to": is_turned(2),
     "front": is_beside("front"),
     "behind": is_beside("behind"),
     "left": is_beside("left"),
@@ -644,7 +639,7 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
-    "facing": np.inf,
+    "facing": np.inf, "back-to": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
 }  # fmt: skip
@@ -659,7 +654,8 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-left": _side("own-left", 1),
     "own-right": _side("own-right", 3),
     "across": _across,
-    "facing": _facing,
+    "facing": _turned(0),
+    "back-to": _turned(2),
     "end": _end,
     "viewer-left": lambda p: p.viewer_side(1.0),
     "viewer-right": lambda p: p.viewer_side(-1.0),
@@ -673,7 +669,7 @@ REACH_M = {
     "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
     "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
     "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
-    "across": np.inf, "facing": np.inf,
+    "across": np.inf, "facing": np.inf, "back-to": np.inf,
 }  # fmt: skip
 
 

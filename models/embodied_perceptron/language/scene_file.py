@@ -1,7 +1,7 @@
 """Files of scenes and sentences: answers over boxes of any detector, without a map or a network.
 
 The scenes file holds ``scenes`` (name -> ``detections``: ``center`` and ``size`` in metres, ``category``, and where
-known ``score``, ``yaw`` in radians with the front at -y, ``color`` [r, g, b] in 0..255; ``viewpoint``: 16 numbers,
+known ``score``, ``yaw`` in radians with the front at -y (0 for all = unknown: estimated), ``color`` [r, g, b] in 0..255; ``viewpoint``: 16 numbers,
 row-major T_world_camera of an optical frame, where known) and ``queries`` (``scene``, ``text``). Other fields are
 ignored.
 """
@@ -34,7 +34,7 @@ class DetectedScene:
         objects: detections with a finite box; the id is the index in ``detections`` plus 1.
         colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not given; None without any.
         viewpoint: (4, 4) T_world_camera of an optical frame, or None.
-        fronts: of each object "boxes" where its detection has a yaw, otherwise "none".
+        fronts: of each object "boxes" where its detection has a yaw, otherwise "none"; "estimated" where all are 0.
     """
 
     detections: Sequence[Mapping[str, Any]]
@@ -113,6 +113,8 @@ def detected_scene(name: str, scene: Mapping[str, Any] | Sequence[Mapping[str, A
         fronts.append("boxes" if "yaw" in d else "none")
         colour = d.get("color")
         colors.append(np.full(3, np.nan) if colour is None else _numbers(colour, 3, f"color of {where}"))
+    if "none" not in fronts and not any(o.box[6] for o in objects):  # a detector of boxes along the axes
+        fronts = ["estimated"] * len(objects)
     pose = content.get("viewpoint")
     viewpoint = None if pose is None else _numbers(pose, 16, f"viewpoint of scene {name!r}").reshape(4, 4)
     rgb = np.array(colors).reshape(-1, 3)

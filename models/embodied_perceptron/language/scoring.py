@@ -31,6 +31,7 @@ from embodied_perceptron.language.relations import (
     is_about,
     is_between,
     is_more_than,
+    is_on,
     is_touching,
     is_within,
     near_beyond,
@@ -59,6 +60,7 @@ _COMPARED = 0.6  # the same for the likelihood of the other conditions
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
 _BESIDE = frozenset(("front", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
+_NEXT_M = 1.2  # distance at which what stands in front of, behind or beside a landmark counts a third
 _CLOSER_M = 0.05  # difference of distances that counts
 _SIZE_APART = 0.05  # difference of log sizes of equally large objects
 _SEEN_SO = 0.95  # probability of an observed state
@@ -73,7 +75,7 @@ WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
-    "across": 0.4, "facing": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
+    "across": 0.4, "facing": 0.6, "back-to": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
     "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
@@ -415,8 +417,11 @@ class Scorer:
         fits = is_touching(pairs) if c.negated and c.relation == "with" else fits  # what stands near is not lacked
         if pairs.different.size and not pairs.different.any():  # "the desk on the desk" with only one desk
             return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
+        aside = self.noun == ANYTHING and c.relation in _BESIDE
+        if aside:  # the nearest one; the stand of a television is not in front of it
+            fits = fits * (1.0 - is_on(pairs.swapped)) * np.exp(-pairs.gap / _NEXT_M)
         holds = pairs.best(fits * pairs.different * weight[pairs.anchor])
-        if self.noun == ANYTHING and c.relation in _BESIDE:  # the table before the couch, not the books on it
+        if aside:  # the table before the couch, not the books on it
             carried, on = self.g.related("on", self.rows, self.rows)
             there: F64 = np.sqrt(holds)[carried.anchor] * (on > 0.5)
             under = carried.best(there * carried.different)
