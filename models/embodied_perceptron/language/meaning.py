@@ -30,7 +30,7 @@ SUPERLATIVES = frozenset(
 )  # fmt: skip
 VIEW_RELATIONS = frozenset(
     (
-        "left", "right", "front", "behind", "viewer-left", "viewer-right", "leftmost", "rightmost", "left-of-all",
+        "left", "right", "front", "behind", "leftmost", "rightmost", "left-of-all",
         "right-of-all", "from-left", "from-right", "left-of-me", "right-of-me", "ahead-of-me", "behind-me",
         "nearest-me", "farthest-me",
     )

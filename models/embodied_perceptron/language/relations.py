@@ -39,7 +39,6 @@ Relation = Callable[["Pairs"], F64]
 
 _REACH_M = 2.5  # from the outline of the anchor
 _SPREAD = 0.5  # metres that the strip before a side widens per metre, to each hand
-_VIEWER_REACH_M = 3.5
 _BLOCK = 4096  # up to this many pairs all are computed; of more, only those within reach
 _VIEW_CELLS = 4  # plausible viewpoints: a 4 x 4 grid over the room
 
@@ -414,23 +413,6 @@ class Pairs:
             total += share * sigmoid(ahead / 0.06) * sigmoid((0.25 + spread * np.maximum(ahead, 0.0) - aside) / 0.08)
         return total
 
-    def viewer_side(self, sign: float) -> F64:
-        """S score: left (+1) or right (-1) of the anchor, seen by a viewer who faces its front."""
-        g = self.g
-        total = np.zeros(self.shape)
-        for k in range(4):
-            share = g.fronts[:, k][self.anchor]
-            if not share.any():
-                continue
-            front = g.sides[:, k]  # the viewer looks along -front
-            lateral = sign * self.along(np.stack([front[:, 1], -front[:, 0]], axis=1))
-            ahead = np.abs(self.along(front))
-            total += share * sigmoid((lateral - 0.3) / 0.1) * sigmoid((1.5 * np.abs(lateral) - ahead) / 0.15)
-        unknown = np.clip(1.0 - g.fronts.sum(1), 0.0, 1.0)[self.anchor]
-        seen = self.seen[0] if sign > 0 else 1.0 - self.seen[0]
-        total += unknown * seen * np.exp(-self.gap / 1.2)
-        return np.asarray(total * sigmoid((_VIEWER_REACH_M - self.distance_xy) / 0.3))
-
 
 # ------------------------------------------------------------------------------------------------------ the relations
 
@@ -612,10 +594,6 @@ def is_turned(quarter_turns: int) -> Relation:
     return holds
 
 
-def _is_in_reach(p: Pairs) -> F64:
-    return sigmoid((3.5 - p.gap) / 0.3)
-
-
 _HELD: dict[str, Relation] = {
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
@@ -634,14 +612,12 @@ LIKELIHOODS: dict[str, Relation] = {
     "behind": is_beside("behind"),
     "left": is_beside("left"),
     "right": is_beside("right"),
-    "viewer-left": _is_in_reach,
-    "viewer-right": _is_in_reach,
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
     "facing": np.inf, "back-to": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
-    "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
+    "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0,
 }  # fmt: skip
 # scores that rank objects
 PAIR_RELATIONS: dict[str, Relation] = {
@@ -657,8 +633,6 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "facing": _turned(0),
     "back-to": _turned(2),
     "end": _end,
-    "viewer-left": lambda p: p.viewer_side(1.0),
-    "viewer-right": lambda p: p.viewer_side(-1.0),
 }
 
 # reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
@@ -668,7 +642,6 @@ REACH_M = {
     "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
     "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
     "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
-    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
     "across": np.inf, "facing": np.inf, "back-to": np.inf,
 }  # fmt: skip
 

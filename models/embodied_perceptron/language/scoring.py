@@ -60,6 +60,7 @@ _COMPARED = 0.6  # the same for the likelihood of the other conditions
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
 _BESIDE = frozenset(("front", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
+_SIDE_REACH_M = 3.5  # greatest distance to the left or right of a landmark
 _NEXT_M = 1.2  # distance at which what stands in front of, behind or beside a landmark counts a third
 _CLOSER_M = 0.05  # difference of distances that counts
 _SIZE_APART = 0.05  # difference of log sizes of equally large objects
@@ -76,7 +77,7 @@ WEIGHTS = {
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
     "across": 0.4, "facing": 0.6, "back-to": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
-    "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
+    "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
@@ -331,7 +332,7 @@ class Scorer:
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
             pairs = self.g.near(self.rows, np.flatnonzero(chosen), LIKELIHOOD_REACH_M[c.relation])
             if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
-                likely = LIKELIHOODS["viewer-left"](pairs)  # the stated viewpoint decides the side
+                likely = sigmoid((_SIDE_REACH_M - pairs.gap) / 0.3)  # the stated viewpoint decides the side
             else:
                 likely = LIKELIHOODS[c.relation](pairs)
             if c.negated and c.relation in ("near", "with"):
