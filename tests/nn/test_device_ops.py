@@ -161,8 +161,10 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
 def test_a_training_step_mixes_no_devices(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses, gradients and optimiser, on a device whose tensors cannot meet the host's."""
     monkeypatch.setattr(bench, "OperationCount", contextlib.nullcontext)
+    with fake_gpu():  # registered before the first gradient
+        pass
+    _, expected = bench.training_step(1, contextlib.nullcontext)  # and the texts are encoded on the CPU
     with fake_gpu() as gpu:
-        _, expected = bench.training_step(1, contextlib.nullcontext)
         monkeypatch.setattr(optimization, "resolve_device", lambda *_: gpu)
         _, told = bench.training_step(1, contextlib.nullcontext)
     first, theirs = told[0], expected[0]
