@@ -13,6 +13,7 @@ from embodied_perceptron.language.lexicon import (
     is_implement,
     is_known_noun,
     is_served,
+    last_ranks,
     lengths,
     lexicon,
     metres,
@@ -56,6 +57,7 @@ _KINDS: dict[str, Kind] = {
 _PRONOUNS, _WHATEVER, _SOMETHING = word_set("pronouns"), word_set("whatever"), word_set("something")
 _FOR_SOMETHING, _CLAUSE = word_set("for_something"), word_set("clause")  # first words of a use, and words inside one
 _SEVERAL, _ARTICLES, _THE = word_set("several"), word_set("articles"), frozenset(("the", "this", "that"))
+_AT = frozenset(("in", "on", "near", "end"))  # places that are not in front of, behind or far from a landmark
 _ONES = frozenset(("one", "ones"))
 _THE_BACK = frozenset(("back", "to"))  # "with its back to the window"
 _LIKE_THE_TARGET = word_set("one_like_it") | _ARTICLES  # "between the red and the green one"
@@ -183,10 +185,18 @@ class Decoder:
         return self.texts[piece.first : piece.last]
 
     def _in_whole(self, predicates: Sequence[Predicate]) -> tuple[Predicate, ...]:
-        """Give lengths all their words: the network may read only "five metres" of "two point five metres"."""
-        whole = {t: s for s in lengths(self.texts) for t in predicates if s[0] < t.last and t.first < s[1]}
-        spans = ((t, whole.get(t, ()) if t.name == "amount" else ()) for t in predicates)
-        return tuple(dict.fromkeys(replace(t, first=s[0], last=s[1]) if s else t for t, s in spans))
+        """Give lengths and ranks all their words: the network may read only "five metres" of "two point five metres",
+        and "last" or nothing of "last but one". Drop what excludes another relation to the same landmark."""
+        found = list(predicates)
+        for name, spans in (("amount", lengths(self.texts)), ("rank", last_ranks(self.texts))):
+            for first, last in spans:
+                within = [t for t in found if first < t.last and t.first < last]
+                own = next((t for t in within if t.name == name), Predicate(first, last, name))
+                if own in within or name == "rank":
+                    found = [t for t in found if t not in within or (t.name != name and name == "amount")]
+                    found.append(replace(own, first=first, last=last))
+        apart = {(t.owner, t.others) for t in found if t.others and t.name in ("front", "behind", "farthest")}
+        return tuple(t for t in found if t.name not in _AT or (t.owner, t.others) not in apart)
 
     def _span(self, piece: Entity | Predicate | Mention) -> tuple[int, int]:
         return self.words[piece.first].start, self.words[piece.last - 1].end

@@ -32,6 +32,7 @@ from embodied_perceptron.language.lexicon import (
     word_set,
 )
 from embodied_perceptron.language.meaning import (
+    ANYTHING,
     ENTITIES,
     EXCLUDED,
     EXCLUSION,
@@ -437,8 +438,16 @@ def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
         bare = word.text.removesuffix("'s")  # also of "whatever's"
         is_known = bare in own or (bare,) in lexicon().surfaces or bare in word_set("pronouns")
         text = bare if is_known else word.text
-        result.append(replace(word, text=text if text in own else meant_by(text) or text))
+        result.append(replace(word, text=text if text in own else _of_labels(text, own) or meant_by(text) or text))
     return result
+
+
+def _of_labels(token: str, own: Iterable[str]) -> str:
+    """The one word of the scene's labels that ``token``, no English word, misspells; empty for none."""
+    if not 3 <= len(token) <= 30 or token in _SHORT or token in _vocabulary()[1] or token in listed_words():
+        return ""
+    near = [w for w in own if len(w) > 2 and w[0] == token[0] and edits(token, w) <= 1 + (len(token) >= 6)]
+    return near[0] if len(near) == 1 else ""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -472,6 +481,7 @@ def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # Reading: the network draws graphs over the words, and :class:`~.decoding.Decoder` makes a meaning of each.
 
+_CALLED = 0.35  # least similarity of a label to a noun before a comma that names an object, not somebody
 _NEGATIVE_LENGTH = re.compile(rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(UNITS)})\b", re.IGNORECASE)
 
 
@@ -493,15 +503,27 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=problem, invalid=True)
     if _NEGATIVE_LENGTH.search(text):
         return Meaning(text, None, problem="a length cannot be negative", invalid=True)
-    words = corrected(words, labels)
+    meant = corrected(words, labels)
     graphs = _graphs(sentence_reader(), in_usual_letters(text))
+    if graphs[0].intent == "none":  # of misspelled words alone the network may make nothing
+        graphs = _graphs(sentence_reader(), " ".join(word.text for word in meant))
+    words = meant
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
     return replace(first, others=_distinct(first, others))
 
 
 def embedded_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
     """Read ``text`` with the embedded reader, questions included. Raises as :func:`read_meaning`."""
-    return read_question(text, lambda words: read_meaning(words, labels)) or read_meaning(text, labels)
+    labels = tuple(labels)
+    meaning = read_question(text, lambda words: read_meaning(words, labels)) or read_meaning(text, labels)
+    called, comma = meaning.target, text.find(",")
+    if called is None or comma < 0 or text[:comma].strip() != text[slice(*called.span)] or called.constraints:
+        return meaning
+    if any(lexicon().similarity(called.noun, label) >= _CALLED for label in labels):
+        return meaning
+    rest = embedded_meaning(" " * (comma + 1) + text[comma + 1 :], labels)  # "Mummy, where is the cat?"
+    is_whole = rest.target is not None and (rest.target.noun != ANYTHING or rest.kind == "contents")
+    return replace(rest, text=text) if is_whole else meaning
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
@@ -614,7 +636,7 @@ class WordScores:
         likely = sorted((d for d in doubts if d[0] > _LEAST_SHARE), key=lambda d: -d[0])[:_MOST_OTHERS]
         others = [(share, self._graph(other, 1.0, pieces)) for share, other, pieces in likely]
         graphs = (first, *(replace(other, probability=first.probability * share) for share, other in others))
-        return tuple(sorted(graphs, key=_denies_nothing))
+        return tuple(sorted(graphs, key=_faults))
 
     def _graph(self, intent: str, sure: float, pieces: Sequence[_Piece]) -> SentenceGraph:
         """The graph of ``pieces`` with the most likely arcs."""
@@ -655,9 +677,13 @@ class WordScores:
                 yield float(begins.max() / self.parts[i, 0]), more
 
 
-def _denies_nothing(graph: SentenceGraph) -> bool:
-    """Whether a graph has a negation without anything negated, which no sentence means."""
-    return any(p.name == NEGATION for p in graph.predicates) and not any(p.denied for p in graph.predicates)
+def _faults(graph: SentenceGraph) -> int:
+    """How many things a graph has that no sentence means: a negation without anything negated, and a described landmark
+    without a relation to it ("a box from the top shelf")."""
+    denies = any(p.name == NEGATION for p in graph.predicates) and not any(p.denied for p in graph.predicates)
+    linked = {n for p in graph.predicates if p.name in WITH_OTHER for n in (p.owner, *p.others)}
+    described = {p.owner for p in graph.predicates} - linked
+    return 2 * denies + any(e.kind == LANDMARK and e.number in described for e in graph.entities)
 
 
 def _pieces(parts: F32) -> list[_Piece]:

@@ -60,6 +60,7 @@ _COMPARED = 0.6  # the same for the likelihood of the other conditions
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
 _BESIDE = frozenset(("front", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
+_LEVEL_M, _STACKED_M = 0.12, 0.05  # least height between levels of a shelf; greatest between stacked objects
 _SIDE_REACH_M = 3.5  # greatest distance to the left or right of a landmark
 _NEXT_M = 1.2  # distance at which what stands in front of, behind or beside a landmark counts a third
 _CLOSER_M = 0.05  # difference of distances that counts
@@ -414,6 +415,10 @@ class Scorer:
                 return ConstraintScore(c, is_about(np.stack([far, apart]), c.amount_m))
             return ConstraintScore(c, (is_within if c.relation == "within" else is_more_than)(far, c.amount_m))
         weight = np.maximum.reduce(weights)
+        level = self._on_level(c, weight)
+        if level is not None:
+            self._likely[c] = 1.0 - level if c.negated else level
+            return ConstraintScore(c, level)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
         fits = is_touching(pairs) if c.negated and c.relation == "with" else fits  # what stands near is not lacked
         if pairs.different.size and not pairs.different.any():  # "the desk on the desk" with only one desk
@@ -428,6 +433,29 @@ class Scorer:
             under = carried.best(there * carried.different)
             holds = holds * (1.0 - _CARRIED * under)
         return ConstraintScore(c, holds)
+
+    def _on_level(self, c: Constraint, weight: F64) -> F64 | None:
+        """(N,) 1 on the level of a piece of furniture that an order names, "on the second shelf from the top"; None
+        without an order by height, and where each anchor holds objects at one level."""
+        order = next((o for o in c.anchors[0].constraints if o.relation in ("high", "low", "middle-of-kind")), None)
+        if c.relation not in ("on", "in") or order is None:
+            return None
+        g, found, most = self.g, np.zeros(self.g.n), 0
+        for anchor in np.flatnonzero(weight >= 0.5 * float(weight.max())):
+            pairs = g.block(np.arange(g.n, dtype=np.intp), np.array([anchor], dtype=np.intp))
+            held = np.flatnonzero((LIKELIHOODS["in"](pairs) * pairs.different)[:, 0] > 0.5)
+            foot, top, own = g.low[held, 2], g.high[held, 2], g.block(held, held)
+            stacked = (np.abs(foot[:, None] - top[None]) < _STACKED_M) & (own.footprint_share > 0.3)
+            standing = np.sort(foot[~stacked.any(axis=1)])
+            levels = standing[np.diff(standing, prepend=-np.inf) > _LEVEL_M]
+            count, place = len(levels), np.searchsorted(levels, foot + _STACKED_M) - 1
+            place = count - 1 - place if order.relation == "high" else place
+            if order.relation == "middle-of-kind":
+                meant = np.abs(place - 0.5 * (count - 1)) < 1.0
+            else:  # "the lower shelf" is one of the lower half, "the lowest" is one
+                meant = place == order.rank - 1 if max(order.weight, order.rank) > 1 else place < 0.5 * count
+            found[held[meant]], most = 1.0, max(most, count)
+        return found if most > 1 else None
 
     def _gap_to(self, weight: F64, reach_m: float, centres: bool = False) -> F64:
         """(N,) metres from each target to the nearest anchor, searched within ``reach_m``."""

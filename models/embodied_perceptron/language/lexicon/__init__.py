@@ -457,6 +457,15 @@ def lengths(tokens: Sequence[str]) -> list[tuple[int, int]]:
     return [(parts[m.start()][1], parts[m.end() - 1][1] + 1) for m in found]
 
 
+def last_ranks(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Words [first, last) of each rank that counts from the end: "last but one", "second to last"."""
+    triples = enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False))
+    return [
+        (k, k + 3) for k, (a, b, c) in triples
+        if (a in _LAST and b in _AFTER and cardinal([c])) or (a in ORDINALS and (b, c) == ("to", "last"))
+    ]  # fmt: skip
+
+
 def metres(tokens: Sequence[str]) -> float | None:
     """The length in the words, metres: "two and a half metres", "80 cm", "six foot two"; None without a length."""
     total, scale, number = 0.0, 0.0, list[str]()
@@ -521,6 +530,12 @@ NOUN_FEATURES = (
 _PER_SENSE = 0.06  # kinship that a rarer sense must have more than the next more frequent one
 _MODIFIED, _SPECIAL = 0.55, 0.3  # upper limits: label "table" for "swivel table", "chair" for "wheelchair"
 _A_KIND = 0.6  # lower limit for a kind of the noun in a common sense: "orchid" for "plant"
+_AKIN = 0.3  # upper limit for another kind of the same: a cat is no dog
+# features of nouns of which one may name the other
+_RELATED = (
+    "same", "kind", "special", "label_ends_in_noun", "noun_ends_in_label", "same_head", "noun_modified",
+    "label_modified",
+)  # fmt: skip
 _COMMON_SENSES = 2  # most frequent senses of a noun
 _FEW_STEPS = 4.0
 
@@ -698,6 +713,8 @@ class NounLikelihood:
         h = np.maximum(self.hidden @ features + self.bias, 0.0)
         likelihood = float(1.0 / (1.0 + math.exp(-float(self.out @ h) - self.out_bias)))
         values = dict(zip(NOUN_FEATURES, features.tolist(), strict=True))
+        if values["known"] and not any(values[name] for name in _RELATED):
+            return min(likelihood, _AKIN)
         if self.taxonomy.is_kind(label.split(), noun):
             return max(likelihood, _A_KIND)
         if values["label_ends_in_noun"] or not (values["special"] or values["noun_ends_in_label"]):

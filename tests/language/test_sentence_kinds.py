@@ -1,0 +1,74 @@
+"""Levels of shelves, ranks from the end, somebody called, misspelled labels, and things that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from support.language_scenes import thing
+
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.lexicon import last_ranks, lexicon, ordinal
+from embodied_perceptron.results import GroundingStatus, SceneObject
+
+
+def store() -> list[SceneObject]:
+    """One shelf with boxes and jars at three levels, a row of bins along the south wall, a cat."""
+    levels = [(1, "box", -0.9, 1.72), (2, "box", -0.3, 1.72), (3, "box", 0.3, 1.72), (4, "box", 0.9, 1.72)]
+    levels += [(5, "box", -0.6, 1.2), (6, "jar", 0.1, 1.2), (7, "jar", 0.4, 0.45)]
+    bins = [thing(k, "bin", (x, -2.2, 0.5), (0.5, 0.5, 1.0)) for k, x in ((9, -1.8), (10, -1.1), (11, -0.4), (12, 0.3))]
+    return [
+        *(thing(k, label, (x, 2.3, z), (0.3, 0.3, 0.3)) for k, label, x, z in levels),
+        thing(8, "shelf", (0.0, 2.3, 1.0), (2.4, 0.5, 2.0)),
+        *bins,
+        thing(13, "door", (2.4, -1.9, 1.0), (0.1, 0.9, 2.0)),
+        thing(14, "cat", (-1.0, 0.0, 0.12), (0.4, 0.2, 0.24)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("the jar on the lowest shelf", [7]),
+        ("the box on the middle shelf", [5]),
+        ("the jar on the second shelf from the top", [6]),
+        ("all the boxes on the top shelf", [1, 2, 3, 4]),
+        ("next to last bin starting at the door", [10]),
+        ("Mummy, where's the cat?", [14]),
+        ("Grandpa, what's on the lowest shelf?", [7]),
+        ("the catt", [14]),
+        ("the dor", [13]),
+    ],
+)
+def test_what_is_meant(text: str, meant: list[int]) -> None:
+    answer = ground_objects(text, store(), vocabulary=None)
+    assert answer.status == GroundingStatus.FOUND
+    assert sorted(o.id for o in answer.candidates[: len(meant)]) == meant
+    assert answer.count in (None, len(meant))
+
+
+def test_a_box_on_another_is_no_level() -> None:
+    objects = [*store(), thing(15, "box", (-0.9, 2.3, 1.97), (0.2, 0.2, 0.2))]
+    answer = ground_objects("all the boxes on the top shelf", objects, vocabulary=None)
+    assert sorted(o.id for o in answer.candidates) == [1, 2, 3, 4, 15]
+
+
+@pytest.mark.parametrize("text", ["is there a dog?", "how many dogs are there", "how many televisions are there"])
+def test_another_kind_of_the_same_is_not_counted(text: str) -> None:
+    objects = [*store(), thing(15, "football", (1.0, 0.0, 0.11), (0.22, 0.22, 0.22))]
+    answer = ground_objects(text, objects, vocabulary=None)
+    assert (answer.status, answer.count) == (GroundingStatus.NOT_FOUND, 0)
+    assert answer.reason.startswith("there is no ")
+
+
+def test_similar_kinds_are_hardly_alike() -> None:
+    assert lexicon().similarity("dog", "cat") <= 0.3
+    assert lexicon().similarity("tv", "television") == 1.0
+
+
+def test_a_thing_that_is_not_there_is_nobody_called() -> None:
+    assert ground_objects("Teapot, the red one", store(), vocabulary=None).status == GroundingStatus.NOT_FOUND
+
+
+def test_ranks_from_the_end_have_all_their_words() -> None:
+    words = ["last", "but", "one", "and", "third", "to", "last", "but", "not", "the", "last", "one"]
+    assert [words[a:b] for a, b in last_ranks(words)] == [["last", "but", "one"], ["third", "to", "last"]]
+    assert [ordinal(words[a:b]) for a, b in last_ranks(words)] == [-2, -3]
