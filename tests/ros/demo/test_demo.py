@@ -31,6 +31,7 @@ from embodied_perceptron_ros.players.replaying import (
     frames_sent,
     percentiles,
     recording_parameters,
+    wait_until_ready,
 )
 
 INTRINSICS = Intrinsics(fx=60.0, fy=60.0, cx=39.5, cy=29.5, width=80, height=60)
@@ -366,6 +367,31 @@ def test_failing_node_is_reported_with_its_log(tmp_path: Path) -> None:
     plan = ReplayPlan(tmp_path / "recording", tmp_path / "out", parameters={"config_file": "/no/such/file.yaml"})
     with pytest.raises(ReplayFailedError, match=r"(?s)the node ended.*node\.log.*no/such/file"):
         replay_over_ros(plan)
+
+
+@pytest.mark.parametrize(
+    ("reports", "steps"),
+    [
+        (["active loaded"], 0),
+        (["configuring", "active loading", "active loading", "active loaded"], 3),
+        (["absent", "active"], 1),  # a node of an earlier version
+    ],
+)
+def test_nothing_is_played_before_the_kernels_are_loaded(reports: list[str], steps: int) -> None:
+    class Monitor:
+        taken = 0
+
+        @property
+        def status(self) -> NodeStatus:
+            state, *kernels = reports[self.taken].split()
+            return NodeStatus(state, areas={"map": {"kernels": kernels[0]}} if kernels else {})
+
+        def step(self) -> None:
+            self.taken += 1
+
+    monitor = Monitor()
+    wait_until_ready(monitor, monitor.step)
+    assert monitor.taken == steps
 
 
 def test_what_is_played_has_the_poses_of_ros(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class ConfiguredMap:
             self._health.problem("transforms", ERROR, message, f"conflict {child}", hold_s=_CONFLICT_HOLD_S)
         devices = {f"{what}_device": device for what, device in self.perceptron.devices.items()}
         areas = {
-            "map": {**self.fusion.map_statistics, **devices},
+            "map": {**self.fusion.map_statistics, **devices, "kernels": "loaded" if self.is_warm else "loading"},
             "transforms": transforms,
             "queries": self.grounding.status,
         }

@@ -34,6 +34,7 @@ _PERIOD_S = 0.2
 _START_TIMEOUT_S = 60.0  # while the node does not configure; the first start may compile for minutes
 _SETTLE_TIMEOUT_S = 60.0
 _DIAGNOSED_S = 1.2  # until diagnostics include the last answers
+_KERNELS_S = 60.0  # longest wait for compiled kernels
 _LAST_BOXES_S = 15.0  # for the perception of the last frame
 _QUIET_S = 3.0  # without news after the player's end, nothing more will come
 
@@ -219,7 +220,7 @@ def replay_over_ros(
         arguments = ros_arguments(plan.config, parameters)
         command = module_command("node", *arguments)
         processes.start("node", command, environment, plan.out / "node.log")
-        _wait_until_active(monitor, lambda: watch("starting"))
+        wait_until_ready(monitor, lambda: watch("starting"))
         for question in plan.questions:
             if question.standing:
                 monitor.ask(question)
@@ -254,14 +255,18 @@ def _last_semantic(monitor: NodeMonitor) -> SemanticVoxels | None:
     return None if cloud is None or info is None else cloud_to_semantic(cloud, info)
 
 
-def _wait_until_active(monitor: NodeMonitor, step: Callable[[], None]) -> None:
-    """Wait; ``step`` raises if the node ends meanwhile."""
+def wait_until_ready(monitor: NodeMonitor, step: Callable[[], None]) -> None:
+    """Wait until the node is active, and at most ``_KERNELS_S`` longer for its compiled kernels: until they are loaded
+    it perceives nothing of the recording. ``step`` raises if the node ends meanwhile."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while monitor.status.state != "active":
         if monitor.status.state == "configuring":
             deadline = time.monotonic() + _START_TIMEOUT_S
         if time.monotonic() > deadline:
             raise ReplayFailedError(f"the node did not become active within {_START_TIMEOUT_S:g} s")
+        step()
+    deadline = time.monotonic() + _KERNELS_S
+    while monitor.status.areas.get("map", {}).get("kernels") == "loading" and time.monotonic() < deadline:
         step()
 
 
