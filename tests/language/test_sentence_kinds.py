@@ -72,3 +72,18 @@ def test_ranks_from_the_end_have_all_their_words() -> None:
     words = ["last", "but", "one", "and", "third", "to", "last", "but", "not", "the", "last", "one"]
     assert [words[a:b] for a, b in last_ranks(words)] == [["last", "but", "one"], ["third", "to", "last"]]
     assert [ordinal(words[a:b]) for a, b in last_ranks(words)] == [-2, -3]
+
+
+@pytest.mark.parametrize("words", ["push-bike", "push bike", "pushbike", "coffee-table", "coffee table"])
+def test_a_noun_with_a_hyphen_is_its_words(words: str) -> None:
+    bicycle = thing(1, "bicycle", (1.0, 0.0, 0.5), (1.7, 0.5, 1.0))
+    table = thing(2, "coffee table", (-1.0, 0.0, 0.2), (1.0, 0.6, 0.4))
+    answer = ground_objects(f"the {words}", [bicycle, table], vocabulary=None)
+    assert answer.status == GroundingStatus.FOUND
+    assert [o.id for o in answer.candidates] == [2 if "table" in words else 1]
+    assert "not understood" not in answer.reason
+
+
+def test_what_a_noun_has_besides_is_not_understood() -> None:
+    bicycle = thing(1, "bicycle", (1.0, 0.0, 0.5), (1.7, 0.5, 1.0))
+    assert "not understood: velvet" in ground_objects("the velvet push-bike", [bicycle], vocabulary=None).reason

@@ -204,6 +204,10 @@ class Decoder:
     def _mentions(self, first: int = 0, last: int | None = None) -> list[Mention]:
         return lexicon().mentions(self.words[first:last], self.labels)
 
+    def _parts(self, first: int, last: int) -> list[Word]:
+        """Words [first, last), of "coffee-table" two."""
+        return [replace(w, text=part) for w in self.words[first:last] for part in w.text.split("-") if part]
+
     def _of(self, number: int) -> list[Entity]:
         return [t for t in self.graph.entities if t.number == number]
 
@@ -240,9 +244,12 @@ class Decoder:
             return named.noun, self._span(named), named.plural, True
         first = entity.last - len(tokens)
         span = self.words[first].start, self.words[entity.last - 1].end
-        head = next((m for m in self._mentions(first, entity.last) if m.last == len(tokens)), None)
-        if head is not None:
-            return head.noun, span, head.plural, True
+        parts = self._parts(first, entity.last)
+        for words in (self.words[first : entity.last], parts):
+            head = next((m for m in lexicon().mentions(words, self.labels) if m.last == len(words)), None)
+            if head is not None:
+                return head.noun, span, head.plural, True
+        tokens = [word.text for word in parts]
         one = singular(tokens[-1])
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
 
@@ -323,8 +330,13 @@ class Decoder:
         attributes = [t for t in own if t.name in ("other", *_LOOKS) and not (self._looks(t) or self._state(number, t))]
         words = [word for t in attributes for word in self._tokens(t)]
         named = self._nouns.get(number)
-        own_words = {form for word in ("" if named is None else named[0]).split() for form in (word, pluralize(word))}
-        words += [word for word in self._words_of(number) if own_words and word not in own_words | _PRONOUNS]
+        noun = "" if named is None else named[0]
+        own_words = {form for word in noun.split() for form in (word, pluralize(word))}
+        for place in self._of(number) if noun else ():  # a "push bike" is a bicycle
+            parts = self._parts(place.first, place.last)
+            for m in lexicon().mentions(parts, self.labels):
+                own_words |= {part.text for part in parts[m.first : m.last] if m.noun == noun}
+        words += [w for w in self._words_of(number) if own_words and not {*w.split("-")} <= own_words | _PRONOUNS]
         return tuple(word for word in words if word not in word_set("adjectives") and word not in _STATES)
 
     def _is_part(self, position: int) -> bool:
