@@ -147,8 +147,8 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
         assert waited <= TRAIN_WAITS.get(module, 0), module
     _, expected = bench.training_step(2, contextlib.nullcontext)
     first, theirs = dict(told[0]), dict(expected[0])  # later ones have learned from each other's rounding
-    # a pre-activation whose rounding crosses zero changes the gradient, though no loss
-    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-4)
+    # the gradient amplifies rounding, by processor and number of threads (1.2e-5 to 2.4e-4 were measured); losses do not
+    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-3)
     assert first == pytest.approx(theirs, rel=1e-6)
     assert len(first) > 10
     _, halves = bench.training_step(2, precision="bfloat16")  # geometry and losses keep their digits
@@ -168,7 +168,7 @@ def test_a_training_step_mixes_no_devices(bench: ModuleType, monkeypatch: pytest
         monkeypatch.setattr(optimization, "resolve_device", lambda *_: gpu)
         _, told = bench.training_step(1, contextlib.nullcontext)
     first, theirs = told[0], expected[0]
-    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-4)
+    assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-3)
     assert first == pytest.approx(theirs, rel=1e-6)
 
 

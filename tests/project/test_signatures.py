@@ -12,12 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST = 8
 # Still to be mended; nothing is added here.
 LEFT = {"_fronts"}
+COMPILED = {"before_plane"}  # by Numba and by Warp, without a decorator: mapping/plane.py
 
 
 def is_compiled(node: ast.FunctionDef) -> bool:
     """By Numba, Triton or Warp, which take no objects: arrays and numbers one by one."""
     decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-    return any("njit" in text or text.startswith(("triton.jit", "wp.kernel", "wp.func")) for text in decorators)
+    marks = ("triton.jit", "wp.kernel", "wp.func")
+    return node.name in COMPILED or any("njit" in text or text.startswith(marks) for text in decorators)
 
 
 def is_command(node: ast.FunctionDef) -> bool:
