@@ -147,7 +147,7 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
         assert waited <= TRAIN_WAITS.get(module, 0), module
     _, expected = bench.training_step(2, contextlib.nullcontext)
     first, theirs = dict(told[0]), dict(expected[0])  # later ones have learned from each other's rounding
-    # the gradient amplifies rounding, by processor and number of threads (1.2e-5 to 2.4e-4 were measured); losses do not
+    # the gradient amplifies rounding, losses do not: 1.2e-5 to 2.4e-4 by number of threads
     assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-3)
     assert first == pytest.approx(theirs, rel=1e-6)
     assert len(first) > 10
