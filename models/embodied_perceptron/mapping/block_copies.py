@@ -78,10 +78,13 @@ class Arena:
     def of(rows: int) -> Arena:
         """Arena with uninitialised rows."""
         return Arena(
-            np.empty((rows, 3), np.int32), np.empty((rows, RECORD), np.int32), np.empty(rows, np.int64),
-            np.empty((rows, 3), np.float32), np.empty((rows, 3), np.uint8),
+            np.empty((rows, 3), np.int32),
+            np.empty((rows, RECORD), np.int32),
+            np.empty(rows, np.int64),
+            np.empty((rows, 3), np.float32),
+            np.empty((rows, 3), np.uint8),
             np.empty((rows // _UNIT, BLOCK_EDGE**2), np.uint16),
-        )  # fmt: skip
+        )
 
     def __len__(self) -> int:
         return len(self.coords)
@@ -411,9 +414,14 @@ class BlockCopier:
         return self._arena
 
     def view(
-        self, slots: NDArray[np.int32], keys: Index, coords: NDArray[np.int32], changed: NDArray[np.int32],
-        counts: Index, newest_ns: Index,
-    ) -> BlockView:  # fmt: skip
+        self,
+        slots: NDArray[np.int32],
+        keys: Index,
+        coords: NDArray[np.int32],
+        changed: NDArray[np.int32],
+        counts: Index,
+        newest_ns: Index,
+    ) -> BlockView:
         """View of the map now.
 
         Args:

@@ -374,9 +374,16 @@ def merge_sites(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def turn_voxels(
-    coords: Array, records: Array, last_seen: Array, R: Array, middle: Array, radius_squared: float, out_coords: Array,
-    out_records: Array, out_last_seen: Array,
-) -> int:  # fmt: skip
+    coords: Array,
+    records: Array,
+    last_seen: Array,
+    R: Array,
+    middle: Array,
+    radius_squared: float,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> int:
     """:func:`turn_by_tensors`; ``R`` (2, 2) world <- manhattan on the ground. Returns the number of output rows."""
     n = 0
     for i in range(coords.shape[0]):
@@ -402,9 +409,15 @@ def turn_voxels(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def site_columns(
-    sites: Array, sums: Array, wanted: Array, site_voxels: int, voxel_size_m: float, floor_z_m: float, keys: Array,
+    sites: Array,
+    sums: Array,
+    wanted: Array,
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+    keys: Array,
     feats: Array,
-) -> None:  # fmt: skip
+) -> None:
     """Fill (M,) site keys and (M, F) features of (M, 3) sites and their (M, 7) sums.
 
     ``wanted`` (F,): columns of ``SITE_COLUMNS``.
@@ -429,9 +442,17 @@ def site_columns(
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
 def sum_parts(
-    blocks: Array, ranges: Array, coords: Array, records: Array, is_turned: bool, R: Array, site_voxels: int,
-    sites: Array, sums: Array, counts: Array,
-) -> None:  # fmt: skip
+    blocks: Array,
+    ranges: Array,
+    coords: Array,
+    records: Array,
+    is_turned: bool,
+    R: Array,
+    site_voxels: int,
+    sites: Array,
+    sums: Array,
+    counts: Array,
+) -> None:
     """Sum the voxels of each block by site, block after block in ``sites`` and ``sums``; ``counts`` of sites per block.
 
     ``R`` (2, 2) world <- manhattan on the ground. Sites are numbered in a box around all that the block may touch.
@@ -537,9 +558,17 @@ def mark_sites(
 
 @njit(cache=True, nogil=True)
 def add_parts(
-    ranges: Array, parts: Array, part_sums: Array, limits: Array, low: Array, extent: Array, marks: Array,
-    before: Array, sites: Array, sums: Array,
-) -> None:  # fmt: skip
+    ranges: Array,
+    parts: Array,
+    part_sums: Array,
+    limits: Array,
+    low: Array,
+    extent: Array,
+    marks: Array,
+    before: Array,
+    sites: Array,
+    sums: Array,
+) -> None:
     """Write the sites in order, and add the sums of each block to theirs."""
     n = 0
     for word in range(marks.shape[0]):

@@ -130,9 +130,13 @@ class HostMap(VoxelMap):
     # ------------------------------------------------------------------------------------------------------ one frame
 
     def fuse(
-        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
+        self,
+        view: FrameView,
+        center_m: NDArray[np.float64],
+        rule: ClearingRule,
+        done: FusionProgress,
         clock: StageClock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         if not done.evicted:
             slots = self._blocks.beyond(center, radius)
@@ -235,13 +239,24 @@ class HostMap(VoxelMap):
             view.depth_m, r, self._near, self._unknown, np.empty(rows, np.float32), np.empty(rows, np.int32)
         )
         cleared, empty = clear_blocks(
-            slots, self._blocks.coords_of(slots), self._centers @ T[:3, :3].T, self._block_m, T,
+            slots,
+            self._blocks.coords_of(slots),
+            self._centers @ T[:3, :3].T,
+            self._block_m,
+            T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
             np.array([*limits, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
-            np.array([rule.margin_m, rule.margin_per_m2, 0.5 * self.config.voxel_size_m]), view.depth_m, self._near,
-            self._unknown, evidence_steps((2 * r + 1) ** 2), r, view.stamp_ns, *self._stored, self._changed,
+            np.array([rule.margin_m, rule.margin_per_m2, 0.5 * self.config.voxel_size_m]),
+            view.depth_m,
+            self._near,
+            self._unknown,
+            evidence_steps((2 * r + 1) ** 2),
+            r,
+            view.stamp_ns,
+            *self._stored,
+            self._changed,
             self._emptied,
-        )  # fmt: skip
+        )
         self._voxels -= cleared
         self._blocks.release(self._emptied[:empty].copy())
         return int(cleared)
@@ -266,9 +281,14 @@ class HostMap(VoxelMap):
         self._copies.prepare()
 
     def _view(
-        self, copier: BlockCopier, numbers: NDArray[np.int32], slots: NDArray[np.int32],
-        changed_numbers: NDArray[np.int32], changed: NDArray[np.int32], min_hits: int,
-    ) -> VoxelRows:  # fmt: skip
+        self,
+        copier: BlockCopier,
+        numbers: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        changed_numbers: NDArray[np.int32],
+        changed: NDArray[np.int32],
+        min_hits: int,
+    ) -> VoxelRows:
         """View of the blocks in ``slots``, ``numbers`` in the copier, of which those ``changed`` are copied anew."""
         starts = copier.make_room(changed_numbers, self._count[changed])
         coords = self._blocks.coords_of(changed)
@@ -342,9 +362,17 @@ def bring_back(
 
 @njit(cache=True, nogil=True)
 def merge_rows(
-    slots: Array, cells: Array, sums: Array, stamp_ns: int, first_band: bool, index: Array, records: Array,
-    last_seen: Array, occupied: Array, count: Array,
-) -> tuple[int, int, int]:  # fmt: skip
+    slots: Array,
+    cells: Array,
+    sums: Array,
+    stamp_ns: int,
+    first_band: bool,
+    index: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> tuple[int, int, int]:
     """Add scratch rows to the map; leaves ``index`` and ``sums`` zero. Returns (touched, created, refused points)."""
     touched = 0
     created = 0
@@ -457,10 +485,27 @@ before_plane = njit(cache=True, nogil=True, error_model="numpy")(
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
 def clear_blocks(
-    slots: Array, coords: Array, local_camera: Array, edge_m: float, T: Array, k: Array, limits: Array, margins: Array,
-    image: Array, near: Array, unknown: Array, steps: Array, r: int, stamp_ns: int, records: Array, last_seen: Array,
-    occupied: Array, count: Array, changed: Array, emptied: Array,
-) -> tuple[int, int]:  # fmt: skip
+    slots: Array,
+    coords: Array,
+    local_camera: Array,
+    edge_m: float,
+    T: Array,
+    k: Array,
+    limits: Array,
+    margins: Array,
+    image: Array,
+    near: Array,
+    unknown: Array,
+    steps: Array,
+    r: int,
+    stamp_ns: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+    changed: Array,
+    emptied: Array,
+) -> tuple[int, int]:
     """Lower the evidence of seen-through voxels; returns the numbers of (removed voxels, emptied blocks).
 
     Args:
@@ -568,9 +613,15 @@ def remove_voxels(
 
 @njit(cache=True, nogil=True)
 def put_voxels(
-    slots: Array, local: Array, new_records: Array, new_last_seen: Array, records: Array, last_seen: Array,
-    occupied: Array, count: Array,
-) -> None:  # fmt: skip
+    slots: Array,
+    local: Array,
+    new_records: Array,
+    new_last_seen: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> None:
     """Write voxels into empty places."""
     for i in range(slots.shape[0]):
         slot, place = slots[i], local[i]
@@ -583,9 +634,19 @@ def put_voxels(
 
 @njit(cache=True, nogil=True)
 def copy_blocks(
-    slots: Array, coords: Array, starts: Array, min_hits: int, records: Array, last_seen: Array, occupied: Array,
-    out_coords: Array, out_records: Array, out_last_seen: Array, counts: Array, newest: Array,
-) -> None:  # fmt: skip
+    slots: Array,
+    coords: Array,
+    starts: Array,
+    min_hits: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+    counts: Array,
+    newest: Array,
+) -> None:
     """Copy the voxels of blocks with enough hits to the rows from ``starts``; fills ``counts`` and ``newest`` stamps.
 
     Records are passed as int64, two columns in each. Unsigned indices need no test for negative values.
@@ -639,8 +700,15 @@ _BLOCK_KEY_SHIFT = (_MEND << (2 * KEY_BITS)) | (_MEND << KEY_BITS) | _MEND
 
 @njit(cache=True, nogil=True)
 def _row_points(
-    depth: Array, ray_x: Array, ray: Array, origin: Array, z_min: float, z_max: float, keys: Array, offsets: Array,
-) -> tuple[int, int]:  # fmt: skip
+    depth: Array,
+    ray_x: Array,
+    ray: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    keys: Array,
+    offsets: Array,
+) -> tuple[int, int]:
     """(W,) depth row -> voxel keys (-1 = no point) and packed offsets inside the voxels.
 
     No branches, so that it compiles to vector instructions. Returns the numbers of (points, points in the key range).
@@ -695,10 +763,26 @@ def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: 
 
 @njit(cache=True, nogil=True)
 def accumulate_rows(
-    depth: Array, color: Array, rows: tuple[int, int], ray_x: Array, ray_y: Array, origin: Array, z_min: float,
-    z_max: float, keys: Array, offsets: Array, prefix: Array, bounds: Array, table_keys: Array, table_ids: Array,
-    shift: int, block_keys: Array, index: Array, cells: Array, sums: Array,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    depth: Array,
+    color: Array,
+    rows: tuple[int, int],
+    ray_x: Array,
+    ray_y: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    keys: Array,
+    offsets: Array,
+    prefix: Array,
+    bounds: Array,
+    table_keys: Array,
+    table_ids: Array,
+    shift: int,
+    block_keys: Array,
+    index: Array,
+    cells: Array,
+    sums: Array,
+) -> tuple[int, int, int, int]:
     """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
 
     Returns the numbers of (blocks, voxels, points, points in the key range); blocks = -1: ``block_keys`` is too small.

@@ -178,10 +178,13 @@ class FeatureVolume:
         # depth 0 means unknown: it must lie outside a range that starts at 0
         self._min_range_m = max(self.config.min_range_m, float(np.finfo(np.float32).tiny))
         self._rule = ClearingRule(
-            min_range_m=self._min_range_m, max_range_m=self.config.max_range_m, margin_m=self.config.clearing_margin_m,
-            margin_per_m2=self.config.clearing_margin_per_m2, half_diagonal_m=0.5 * np.sqrt(3.0) * s,
+            min_range_m=self._min_range_m,
+            max_range_m=self.config.max_range_m,
+            margin_m=self.config.clearing_margin_m,
+            margin_per_m2=self.config.clearing_margin_per_m2,
+            half_diagonal_m=0.5 * np.sqrt(3.0) * s,
             window_rad=self.config.clearing_window_rad,
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------------------------------------------------ frames
 
@@ -331,15 +334,20 @@ class FeatureVolume:
         spill = self._spill
         waiting = 0 if spill is None else spill.memory_bytes
         return VolumeStatistics(
-            blocks=size.blocks, voxels=size.voxels,
+            blocks=size.blocks,
+            voxels=size.voxels,
             memory_bytes=size.slots_used * per_block + self.keyframes.nbytes + features + waiting,
-            reserved_bytes=size.slots * per_block, keyframes=len(self.keyframes),
-            keyframes_dropped=self.keyframes.dropped, frames_fused=c.frames_fused, voxels_cleared=c.voxels_cleared,
-            points_refused=c.points_refused, blocks_evicted=dict(c.blocks_evicted),
+            reserved_bytes=size.slots * per_block,
+            keyframes=len(self.keyframes),
+            keyframes_dropped=self.keyframes.dropped,
+            frames_fused=c.frames_fused,
+            voxels_cleared=c.voxels_cleared,
+            points_refused=c.points_refused,
+            blocks_evicted=dict(c.blocks_evicted),
             blocks_left_behind=0 if spill is None else len(spill),
             left_behind_bytes=0 if spill is None else spill.nbytes,
             left_behind_lost={} if spill is None else dict(spill.dropped),
-        )  # fmt: skip
+        )
 
     # ---------------------------------------------------------------------------------------------------- corrections
 

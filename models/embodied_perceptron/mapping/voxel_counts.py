@@ -46,9 +46,14 @@ def count_voxels(
 
 
 def count_voxels_explained(
-    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, others: Sequence[Sequence[int]],
-    other_boxes: NDArray[np.float64], enough: int | None = None, widened_m: float | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    snapshot: VoxelSnapshot,
+    boxes: NDArray[np.float64],
+    margin_m: float,
+    others: Sequence[Sequence[int]],
+    other_boxes: NDArray[np.float64],
+    enough: int | None = None,
+    widened_m: float | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """:func:`count_voxels`, and the number of voxels in each box that lie in other boxes too.
 
     Args:
@@ -68,13 +73,27 @@ def count_voxels_explained(
     high = np.floor((boxes[:, :3] + reach) / block_m).astype(np.int64)
     slabs = [np.searchsorted(blocks.coords[:, 0], low[:, 0]), np.searchsorted(blocks.coords[:, 0], high[:, 0] + 1)]
     counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_blocks(
-        blocks.coords, blocks.ranges, blocks.newest_ns, blocks.arena.points_m, blocks.arena.last_seen_ns,
-        np.stack(slabs, axis=1).astype(np.int64), low, high, block_m, rounding_m, boxes[:, :3].copy(), R, half,
-        margin_m, len(snapshot) if enough is None else enough,
+        blocks.coords,
+        blocks.ranges,
+        blocks.newest_ns,
+        blocks.arena.points_m,
+        blocks.arena.last_seen_ns,
+        np.stack(slabs, axis=1).astype(np.int64),
+        low,
+        high,
+        block_m,
+        rounding_m,
+        boxes[:, :3].copy(),
+        R,
+        half,
+        margin_m,
+        len(snapshot) if enough is None else enough,
         np.concatenate([[0], np.cumsum([len(rows) for rows in others])]).astype(np.int64),
-        np.array([k for rows in others for k in rows], dtype=np.int64), other_boxes[:, :3].copy(),
-        box_rotations(other_boxes), other_boxes[:, 3:6] / 2 + np.minimum(widened, 0.1 * other_boxes[:, 3:6]),
-    )  # fmt: skip
+        np.array([k for rows in others for k in rows], dtype=np.int64),
+        other_boxes[:, :3].copy(),
+        box_rotations(other_boxes),
+        other_boxes[:, 3:6] / 2 + np.minimum(widened, 0.1 * other_boxes[:, 3:6]),
+    )
     return counts
 
 
@@ -118,12 +137,27 @@ def _excess_of_block(
 
 @njit(cache=True, nogil=True)
 def _count_in_blocks(
-    coords: NDArray[np.int32], ranges: NDArray[np.int64], newest_ns: NDArray[np.int64], points: NDArray[np.float32],
-    stamps: NDArray[np.int64], slabs: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64],
-    block_m: float, rounding_m: float, center: NDArray[np.float64], R: NDArray[np.float64], half: NDArray[np.float64],
-    margin: float, enough: int, starts: NDArray[np.int64], others: NDArray[np.int64],
-    other_center: NDArray[np.float64], other_R: NDArray[np.float64], other_half: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    coords: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    newest_ns: NDArray[np.int64],
+    points: NDArray[np.float32],
+    stamps: NDArray[np.int64],
+    slabs: NDArray[np.int64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    block_m: float,
+    rounding_m: float,
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
+    margin: float,
+    enough: int,
+    starts: NDArray[np.int64],
+    others: NDArray[np.int64],
+    other_center: NDArray[np.float64],
+    other_R: NDArray[np.float64],
+    other_half: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """See :func:`count_voxels_explained`. Blocks are ordered by (x, y, z); ``low`` to ``high`` (B, 3) bound a box.
     A block wholly inside, around or outside is counted as a whole."""
     inside = np.zeros(len(center), np.int64)

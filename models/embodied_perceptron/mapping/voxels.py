@@ -286,9 +286,13 @@ class VoxelMap(Protocol):
         ...
 
     def fuse(
-        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
+        self,
+        view: FrameView,
+        center_m: NDArray[np.float64],
+        rule: ClearingRule,
+        done: FusionProgress,
         clock: StageClock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fuse one frame, continuing from ``done``, which is updated.
 
         Evicts blocks beyond the radius around the camera at ``center_m``, adds the points, and lowers the evidence of

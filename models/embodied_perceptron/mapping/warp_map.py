@@ -97,10 +97,13 @@ class _Counts:
             return
         c = counters.tolist()
         self._result = {
-            "points": c[kernels.POINTS], "points_refused": c[kernels.POINTS] - c[kernels.ADDED],
-            "voxels_touched": c[kernels.TOUCHED], "voxels_cleared": c[kernels.CLEARED],
-            "evicted_radius": c[kernels.RADIUS], "evicted_budget": c[kernels.BUDGET],
-        }  # fmt: skip
+            "points": c[kernels.POINTS],
+            "points_refused": c[kernels.POINTS] - c[kernels.ADDED],
+            "voxels_touched": c[kernels.TOUCHED],
+            "voxels_cleared": c[kernels.CLEARED],
+            "evicted_radius": c[kernels.RADIUS],
+            "evicted_budget": c[kernels.BUDGET],
+        }
         self._ledger.blocks, self._ledger.voxels = c[kernels.BLOCKS], c[kernels.VOXELS]
         self._ledger.most_blocks = max(self._ledger.most_blocks, c[kernels.BLOCKS])
 
@@ -235,9 +238,13 @@ class WarpMap(VoxelMap):
     # ------------------------------------------------------------------------------------------------------ one frame
 
     def fuse(
-        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress,
+        self,
+        view: FrameView,
+        center_m: NDArray[np.float64],
+        rule: ClearingRule,
+        done: FusionProgress,
         clock: StageClock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         bands, (height, width) = view.bands(), view.depth_m.shape
         pixels = max(last - first for first, last in bands) * width
