@@ -139,14 +139,14 @@ def test_features_of_single_objects_are_read_in_one_transfer_a_keyframe(bench: M
 
 @needs_warp
 def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: ModuleType) -> None:
-    count, told = bench.training_step(2)
+    count, reported = bench.training_step(2)
     operations, waits = TRAIN_STEP
     assert count.operations.total() <= operations
     assert count.waits.total() <= waits
     for module, waited in count.waits.items():
         assert waited <= TRAIN_WAITS.get(module, 0), module
     _, expected = bench.training_step(2, contextlib.nullcontext)
-    first, theirs = dict(told[0]), dict(expected[0])  # later ones have learned from each other's rounding
+    first, theirs = dict(reported[0]), dict(expected[0])  # later ones have learned from each other's rounding
     # rounding depends on the number of threads: up to 1e-5 in losses and 3e-4 in the gradient were measured
     assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-3)
     assert first == pytest.approx(theirs, rel=1e-4)
@@ -166,8 +166,8 @@ def test_a_training_step_mixes_no_devices(bench: ModuleType, monkeypatch: pytest
     _, expected = bench.training_step(1, contextlib.nullcontext)  # and the texts are encoded on the CPU
     with fake_gpu() as gpu:
         monkeypatch.setattr(optimization, "resolve_device", lambda *_: gpu)
-        _, told = bench.training_step(1, contextlib.nullcontext)
-    first, theirs = told[0], expected[0]
+        _, reported = bench.training_step(1, contextlib.nullcontext)
+    first, theirs = reported[0], expected[0]
     assert first.pop("norm") == pytest.approx(theirs.pop("norm"), rel=1e-3)
     assert first == pytest.approx(theirs, rel=1e-4)
 

@@ -364,9 +364,8 @@ class _Answer:
         meanings = (self.meaning, *self.meaning.excluded)
         speakers = [m.speaker.anchor.noun for m in meanings if m.speaker is not None]
         nouns = (*(noun for m in meanings for noun in anchor_nouns(m)), *speakers)
-        facing = any(
-            c.relation in ("facing", "back-to") for m in meanings for c in m.constraints
-        )  # the target's front counts
+        # the target's front counts
+        facing = any(c.relation in ("facing", "back-to") for m in meanings for c in m.constraints)
         nouns += tuple(m.target.noun for m in meanings if facing and m.target is not None)
         if ANYTHING in nouns:
             return np.ones(len(self.labels), dtype=bool)

@@ -192,9 +192,9 @@ class Decoder:
             for first, last in spans:
                 within = [t for t in found if first < t.last and t.first < last]
                 own = next((t for t in within if t.name == name), Predicate(first, last, name))
-                if own in within or name == "rank":
-                    found = [t for t in found if t not in within or (t.name != name and name == "amount")]
-                    found.append(replace(own, first=first, last=last))
+                replaced = within if name == "rank" else [t for t in within if t.name == name]
+                if replaced or name == "rank":
+                    found = [*(t for t in found if t not in replaced), replace(own, first=first, last=last)]
         apart = {(t.owner, t.others) for t in found if t.others and t.name in ("front", "behind", "farthest")}
         return tuple(t for t in found if t.name not in _AT or (t.owner, t.others) not in apart)
 
@@ -387,11 +387,11 @@ class Decoder:
 
     def _among(self, number: int) -> int | None:
         """Number of the objects that an order counts: "the row of four", "there are two chairs ..."."""
-        told = {k for place in self._of(number) for k in range(place.first - 1, place.last - 1)}
+        before = {k for place in self._of(number) for k in range(place.first - 1, place.last - 1)}
         for k, word in enumerate(self.texts):
             count = cardinal([word]) if word not in _ARTICLES else None
             in_a_row = self.texts[max(0, k - 2) : k] in (["row", "of"], ["line", "of"], ["group", "of"])
-            named = k in told and singular(self.texts[k + 1]) != ""
+            named = k in before and singular(self.texts[k + 1]) != ""
             if count is not None and count > 1 and (in_a_row or named):
                 return int(count)
         return None

@@ -503,11 +503,10 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=problem, invalid=True)
     if _NEGATIVE_LENGTH.search(text):
         return Meaning(text, None, problem="a length cannot be negative", invalid=True)
-    meant = corrected(words, labels)
+    words = corrected(words, labels)
     graphs = _graphs(sentence_reader(), in_usual_letters(text))
     if graphs[0].intent == "none":  # of misspelled words alone the network may make nothing
-        graphs = _graphs(sentence_reader(), " ".join(word.text for word in meant))
-    words = meant
+        graphs = _graphs(sentence_reader(), " ".join(word.text for word in words))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
     return replace(first, others=_distinct(first, others))
 

@@ -1,9 +1,9 @@
 """Files of scenes and sentences: answers over boxes of any detector, without a map or a network.
 
 The scenes file holds ``scenes`` (name -> ``detections``: ``center`` and ``size`` in metres, ``category``, and where
-known ``score``, ``yaw`` in radians with the front at -y (0 for all =
-unknown: estimated), ``color`` [r, g, b] in 0..255; ``viewpoint``: 16 numbers, row-major T_world_camera of an optical
-frame, where known) and ``queries`` (``scene``, ``text``). Other fields are ignored.
+known ``score``, ``yaw`` in radians with the front at -y (where it is 0 for all, fronts are estimated), ``color``
+[r, g, b] in 0..255; ``viewpoint``: 16 numbers, row-major T_world_camera of an optical frame, where known) and
+``queries`` (``scene``, ``text``). Other fields are ignored.
 """
 
 from __future__ import annotations

@@ -240,9 +240,17 @@ class TurnedRows(VoxelRows):
         )  # fmt: skip
         return VoxelRows(coords[:n], records[:n], stamps[:n])
 
-    coords: Any = property(lambda rows: rows._turned.coords)
-    records: Any = property(lambda rows: rows._turned.records)
-    last_seen_ns: Any = property(lambda rows: rows._turned.last_seen_ns)
+    @property
+    def coords(self) -> torch.Tensor:
+        return self._turned.coords
+
+    @property
+    def records(self) -> torch.Tensor:
+        return self._turned.records
+
+    @property
+    def last_seen_ns(self) -> torch.Tensor:
+        return self._turned.last_seen_ns
 
     def cpu(self) -> VoxelRows:
         return self

@@ -1044,8 +1044,8 @@ class ObjectMap:
             for m in np.argsort(unlike[n], kind="stable")[:_MAX_LIKE]:
                 if unlike[n, m] < LIKE and (track.id not in self._loaded or old[m].id in track.maybe):
                     odds[n, m] = old[m].odds_as(track, mean_view) + prior
-        # one that left its place for certain explains a new object; others only what is left of it: to carry them while
-        # nobody looked was a second change
+        # A candidate whose place was seen empty explains a new object. Any other one must have been carried while no
+        # camera looked: its odds are against all candidates of the first kind.
         has_left = np.array([t.has_left for t in old])
         odds[:, ~has_left] -= np.log1p(np.exp(odds[:, has_left]).sum(axis=1, keepdims=True))
         winners, probability = match(odds)
