@@ -180,6 +180,7 @@ class Detections:
         posteriors: for each box name -> probability that an object is there and has that name; of :data:`UNNAMED`, that
             it has none of these. None = label and score alone.
         certainty: kind of ``scores``.
+        reported: (B,) True where a 2-D detector reports an object of the label; None = nowhere.
 
     Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
     lies outside of [0, 1], or posteriors are not probabilities that sum to at most one.
@@ -190,6 +191,7 @@ class Detections:
     labels: tuple[str, ...]
     posteriors: tuple[Mapping[str, float], ...] | None = None
     certainty: Certainty = Certainty.RAW
+    reported: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if self.boxes.ndim != 2 or self.boxes.shape[1] != 9:
@@ -215,6 +217,10 @@ class Detections:
     def posterior(self, row: int) -> Mapping[str, float]:
         """Posterior of one box: see :attr:`posteriors`."""
         return {self.labels[row]: float(self.scores[row])} if self.posteriors is None else self.posteriors[row]
+
+    def is_reported(self, row: int) -> bool:
+        """See :attr:`reported`."""
+        return self.reported is not None and bool(self.reported[row])
 
     def above(self, min_score: float) -> Detections:
         """Boxes with at least ``min_score``, in the same order."""
@@ -245,6 +251,7 @@ class Detections:
         posteriors = None if self.posteriors is None else tuple(self.posteriors[i] for i in rows)
         object.__setattr__(taken, "posteriors", posteriors)
         object.__setattr__(taken, "certainty", self.certainty if certainty is None else certainty)
+        object.__setattr__(taken, "reported", None if self.reported is None else self.reported[rows])
         return taken
 
 

@@ -146,6 +146,20 @@ def test_names_of_one_thing_are_one_place():
     assert sorted(tuple(p.rows.tolist()) for p in places) == [(0, 1), (2,)]
 
 
+def test_a_door_and_its_frame_that_a_detector_reports_are_two_objects():
+    door, frame = [0.0, 0.0, 1.0, 0.8, 0.13, 2.0, 0, 0, 0], [0.0, 0.0, 1.03, 0.92, 0.15, 2.06, 0, 0, 0]
+    posterior = {"door": 0.9, "doorframe": 0.05}
+    network = found((door, 0.9, "door", posterior), (door, 0.05, "doorframe", posterior))
+    vocabulary = frozenset({"door", "doorframe"})
+    fused = fuse(network, [thing(door, "door"), thing(frame, "doorframe")], around(vocabulary=vocabulary))
+    score = {name: max(s for n, s in zip(fused.labels, fused.scores, strict=True) if n == name) for name in vocabulary}
+    assert min(score.values()) > 0.5
+    assert fused.reported.all()
+    one = fuse(network, [thing(frame, "doorframe")], around(vocabulary=vocabulary))
+    assert {n: one.is_reported(i) for i, n in enumerate(one.labels)} == {"door": False, "doorframe": True}
+    assert one.scores[one.labels.index("door")] == 0.9, "a detector that sees the frame does not deny the door"
+
+
 def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     network = found((TABLE, 0.5, "bed"))
     said = fuse(network, [], around(missed_views()), MODEL)

@@ -25,7 +25,7 @@ from embodied_perceptron.detection2d.association import (
 )
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
+from embodied_perceptron.geometry.suppression import are_layered, fusion_affinity, same_thing_pairs
 from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
@@ -120,6 +120,8 @@ def find_hypotheses(network: Detections, lifted: Sequence[LiftedObject], around:
         dtype=bool,
     ).reshape(len(groups), len(lifted))
     affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
+    layers = [[are_layered(label, one.label) for one in lifted] for label in labels]
+    affinity[np.array(layers, dtype=bool).reshape(affinity.shape)] = 0.0
     near = affinity.argmax(axis=0) if len(groups) else np.zeros(0, np.int64)
     joined = [[j for j in range(len(lifted)) if near[j] == i and affinity[i, j] > 0] for i in range(len(groups))]
     names = [{network.labels[r] for r in rows} for rows in groups]
@@ -155,13 +157,16 @@ def fuse(
     Returns:
         Boxes whose scores have the network's certainty.
     """
-    boxes, scores, labels, posteriors = [], [], [], []
+    boxes, scores, labels, posteriors, reports = [], [], [], [], []
 
-    def add(box: NDArray[np.float64], score: float, label: str, posterior: Mapping[str, float]) -> None:
+    def add(
+        box: NDArray[np.float64], score: float, label: str, posterior: Mapping[str, float], reported: bool = False
+    ) -> None:
         boxes.append(box)
         scores.append(min(score, 1.0))
         labels.append(label)
         posteriors.append(posterior)
+        reports.append(reported)
 
     for hypothesis in hypotheses:
         if not hypothesis.is_observed:
@@ -178,18 +183,18 @@ def fuse(
             continue
         before = {} if hypothesis.prior is None else hypothesis.prior
         named: dict[str, float] = {}
+        reported = {name for one in hypothesis.evidence for name in one.reported}
         for i in hypothesis.rows.tolist():
             label, score = network.labels[i], float(network.scores[i])
             if label != UNNAMED:
                 p = _moved(score, before.get(label), posterior.get(label, 0.0))
                 named[label] = max(named.get(label, 0.0), p)
-                add(network.boxes[i], p, label, posterior)
+                add(network.boxes[i], p, label, posterior, label in reported)
         least = min_probability if hypothesis.prior is None else _LEAST
-        reported = {name for one in hypothesis.evidence for name in one.reported}
         for name in sorted(reported - named.keys() - {UNNAMED}):
             if posterior.get(name, 0.0) >= least:
                 named[name] = posterior[name]
-                add(_box_of(name, hypothesis, network, lifted), named[name], name, posterior)
+                add(_box_of(name, hypothesis, network, lifted), named[name], name, posterior, True)
         best = max(named.values(), default=0.0)
         nameless = [i for i in hypothesis.rows.tolist() if network.labels[i] == UNNAMED]
         if best >= NAME_SHARE * exists or not (nameless or hypothesis.prior is None or _sure_name(hypothesis.prior)):
@@ -207,6 +212,7 @@ def fuse(
         tuple(labels[i] for i in order),
         tuple(posteriors[i] for i in order),
         network.certainty,
+        np.array(reports, dtype=bool)[order],
     )
 
 
@@ -262,7 +268,8 @@ def _box_groups(network: Detections) -> list[NDArray[np.int64]]:
     first, second = same_thing_pairs(network.boxes, order, order)
     near: dict[int, list[int]] = {}
     for a, b in zip(first.tolist(), second.tolist(), strict=True):
-        near.setdefault(a, []).append(b)
+        if not are_layered(network.labels[a], network.labels[b]):
+            near.setdefault(a, []).append(b)
     taken = np.zeros(len(network), dtype=bool)
     groups = []
     for i in order.tolist():

@@ -56,6 +56,7 @@ from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
+    are_layered,
     association_affinity,
     blend_boxes,
     denied_detections,
@@ -299,7 +300,7 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
 _MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
-_PASSING = ("published", "looked_at", "begun_ns", "anchor", "condition", "present_ns")  # not in files
+_PASSING = ("published", "looked_at", "begun_ns", "anchor", "condition", "present_ns", "reported")  # not in files
 _MAX_MERGED = 32  # other ids of an object
 
 
@@ -390,6 +391,7 @@ class Track:
     present_ns: int = 0  # when it was surely there, see last_seen; not kept in files
     anchor: NDArray[np.float64] | None = None  # its box when it was last found to stay there; not kept in files
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
+    reported: bool = False  # by a 2-D detector when it was last found; not kept in files
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # cached; None = outdated
 
@@ -868,6 +870,7 @@ class ObjectMap:
         found, scores, whole = look.found, look.scores, not look.cut[row]
         score = float(found.scores[row])
         track.found += 1
+        track.reported = found.is_reported(row)
         track.found_ns, track.unfound_s = look.now_ns, 0.0
         track.rate(score, self.config.estimates)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
@@ -901,6 +904,7 @@ class ObjectMap:
             state=ObjectState.TENTATIVE,
             found_ns=look.now_ns,
             begun_ns=look.now_ns,
+            reported=found.is_reported(row),
             unfound_s=0.0,
             last_seen_ns=0,
             support=0.0,
@@ -1251,7 +1255,8 @@ class ObjectMap:
                 continue
             two = not a.missed and not b.missed
             two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.association.stacked_iou
-            if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
+            layers = a.reported and b.reported and are_layered(a.label, b.label)
+            if not layers and is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 if a.missed and not b.missed:
                     a.stand_as(b)
@@ -1351,7 +1356,10 @@ def distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConf
     first, second, thin_iou = one_object_pairs(boxes, [found.labels[row] for row in order])
     better: list[list[tuple[int, float]]] = [[] for _ in order]
     for i, j, thin in zip(first.tolist(), second.tolist(), thin_iou.tolist(), strict=True):
-        better[j].append((i, thin))
+        a, b = int(order[i]), int(order[j])
+        layers = found.is_reported(a) and found.is_reported(b) and are_layered(found.labels[a], found.labels[b])
+        if not layers:
+            better[j].append((i, thin))
     kept = np.zeros(len(order), dtype=bool)
     for j in range(len(order)):
         kept[j] = not any(
