@@ -110,6 +110,15 @@ def test_noise_of_depth_makes_no_picture_thicker_than_pictures_are():
     np.testing.assert_array_equal(np.delete(done, 4), np.delete(box, 4))
 
 
+def test_the_back_of_a_door_is_behind_its_face():
+    points = np.random.default_rng(7).uniform(-0.5, 0.5, (300, 3)) * (0.8, 0.04, 2.0) + [0.0, 0.0, 1.0]
+    box = box_along(points, 0.0)
+    for side in (-1.0, 1.0):
+        done, _ = complete_box(box, points, "door", NO_SHAPES, 0.0, PRIORS, None, np.array([[0.6, side, 0.0]]))
+        assert done[4] == PRIORS.get("door").usual_m[1] > 2 * box[4]
+        assert done[1] - side * done[4] / 2 == pytest.approx(box[1] - side * box[4] / 2)
+
+
 @pytest.mark.parametrize(("label", "face"), [("toaster", (0.29, 0.03, 0.2)), ("cabinet", (0.8, 0.05, 0.75))])
 def test_a_face_gets_the_usual_depth_of_its_class_away_from_the_camera(label, face):
     points = np.random.default_rng(5).uniform(-0.5, 0.5, (300, 3)) * face + [0.0, 0.0, 0.4]

@@ -78,8 +78,14 @@ def complete_box(
         return float(seen.sum()) < _SEEN or float(inside.sum()) >= _AGREE * float(seen.sum())
 
     if prior is not None and prior.mounted in ("wall", "ceiling"):
-        # noise of depth makes flat objects thicker than any of their class
-        return np.array([*box[:4], min(box[4], prior.short_m[1]), *box[5:]]), False
+        # noise of depth makes flat objects thicker than any of their class; their back is hidden by what they hang on
+        thick_m = min(max(box[4], prior.usual_m[1]), prior.short_m[1])
+        across = np.array([-np.sin(box[6]), np.cos(box[6])])
+        away = 0.0 if directions is None else float(np.sign((directions[:, :2] @ across).mean()))
+        flat: F64 = box.copy()
+        flat[:2] += 0.5 * max(thick_m - box[4], 0.0) * away * across
+        flat[4] = thick_m
+        return flat, False
     chosen = None
     if not small:
         chosen = _best_shape(shapes, points_m, label, floor_z_m, priors, lambda new: agrees(new, None))
