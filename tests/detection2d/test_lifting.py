@@ -140,6 +140,14 @@ def test_masks_are_shrunk_and_their_outside_is_ring():
     assert (~mask[uv[~inside][:, 1], uv[~inside][:, 0]]).all()
 
 
+def test_a_mask_of_a_thin_object_is_shrunk_less():
+    mask = np.zeros((240, 320), dtype=bool)
+    mask[50:150, 50:53] = True
+    uv, inside, _ = sample_pixels(np.array([49.5, 49.5, 52.5, 149.5]), (320, 240), mask)
+    assert inside.sum() >= 20
+    assert (uv[inside][:, 0] == 51).all()
+
+
 @pytest.mark.parametrize("yaw", [0.0, 0.5, -1.2])
 def test_boxes_around_points_of_a_turned_box(yaw):
     rng = np.random.default_rng(1)

@@ -37,7 +37,10 @@ def test_depth_of_the_map_is_as_its_slow_twin(seed):
             columns = np.abs(np.arange(32) - u) <= SIZE_M / 2 * 20.0 / z
             rows = np.abs(np.arange(24) - v) <= SIZE_M / 2 * 22.0 / z
             slow[np.ix_(rows, columns)] = z
-    np.testing.assert_allclose(index.depth_m(small, pose, 0.4, 2.0), slow, atol=1e-6)
+    everywhere = np.ones((24, 32), bool)
+    np.testing.assert_allclose(index.depth_m(small, pose, everywhere, (0.4, 2.0)), slow, atol=1e-6)
+    some = np.random.default_rng(seed).random((24, 32)) < 0.05
+    np.testing.assert_allclose(index.depth_m(small, pose, some, (0.4, 2.0))[some], slow[some], atol=1e-6)
     assert 0 < np.count_nonzero(slow) < slow.size
 
 
@@ -60,7 +63,7 @@ def test_keys_are_those_of_the_library():
 
 def test_an_empty_map_hits_nothing():
     index = VoxelIndex(snapshot_of(np.zeros((0, 3)), voxel_size_m=SIZE_M))
-    assert not index.depth_m(K, T, 0.1, 5.0).any()
+    assert not index.depth_m(K, T, np.ones((K.height, K.width), bool), (0.1, 5.0)).any()
     assert not index.near(np.zeros((2, 3))).any()
 
 
@@ -110,7 +113,7 @@ def test_holes_are_filled_by_the_map_and_free_rays_are_not():
     holes[100:140, 100:200] = 0.0
     holes[140:180, 100:200] = np.inf
     asked = np.array([[u, v] for u in range(110, 190, 8) for v in (110, 120, 130, 150, 170)])
-    samples = see_surface(holes, K, T, asked, index.depth_m(K, T, 0.2, 5.0))
+    samples = see_surface(holes, K, T, asked, index.depth_m(K, T, holes == 0, (0.2, 5.0)))
     uv = asked[samples.row]
     assert (uv[:, 1] < 140).all()
     assert len(samples) >= 25  # of 30; rays may slip through the grid of a sampled surface

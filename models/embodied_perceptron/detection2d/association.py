@@ -19,6 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,6 +86,14 @@ class LiftedView:
         """Return T_camera_world, and focal lengths and centre."""
         k = self.frame.intrinsics
         return invert_transform(self.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy])
+
+    @cached_property
+    def grown_masks(self) -> list[NDArray[Any]] | None:
+        """Return the (H, W) masks of all detections, enlarged by the tolerance of a detector; None = there are none."""
+        if self.found.masks is None:
+            return None
+        size = 2 * int(_MARGIN_PX) + 1
+        return [cv2.dilate(mask.astype(np.uint8), np.ones((size, size), np.uint8)) for mask in self.found.masks]
 
 
 @dataclass(frozen=True, eq=False)
@@ -543,6 +552,8 @@ def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) ->
     if np.count_nonzero(kept) < 10:
         return front
     points, weight = points[kept], (weight * share)[kept]
+    if all(view.found.masks is not None for view in of):
+        return points
     return points[connected(points, weight, 2.5 * cell_m)]
 
 
@@ -559,7 +570,11 @@ def sightings(
         box_px = _grown(members[m].box_px[None])[0]
         uv, visible = pixels_of(points_m, *of[m].camera, of[m].frame.depth_m)
         seen += visible
-        inside += visible & (uv >= box_px[:2]).all(axis=1) & (uv <= box_px[2:]).all(axis=1)
+        within = visible & (uv >= box_px[:2]).all(axis=1) & (uv <= box_px[2:]).all(axis=1)
+        if (masks := of[m].grown_masks) is not None:
+            u, v = np.rint(uv[within]).astype(np.int64).T
+            within[within] = masks[members[m].row][v, u] > 0
+        inside += within
     return seen, inside
 
 

@@ -29,6 +29,8 @@ from embodied_perceptron.scene.segmentation.components import rectangle_directio
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.sparse.cpu_kernels import first_not_below
 
+Range = tuple[float, float]  # nearest and furthest
+
 
 @dataclass(frozen=True, eq=False)
 class VoxelIndex:
@@ -47,13 +49,14 @@ class VoxelIndex:
         return out
 
     def depth_m(
-        self, intrinsics: Intrinsics, T_world_camera: NDArray[np.float64], min_m: float, max_m: float
+        self, intrinsics: Intrinsics, T_world_camera: NDArray[np.float64], holes: NDArray[np.bool_], range_m: Range
     ) -> NDArray[np.float32]:
-        """Return (H, W) depth of the first voxel behind each pixel between two depths; 0 = none."""
+        """Return (H, W) depth of the first voxel in range behind each pixel of (H, W) ``holes``; 0 = none."""
         k = np.array([intrinsics.fx, intrinsics.fy, intrinsics.cx, intrinsics.cy])
-        out = np.zeros((intrinsics.height, intrinsics.width), np.float32)
+        out = np.zeros(holes.shape, np.float32)
+        count = cv2.integral(holes.astype(np.uint8))
         T = invert_transform(T_world_camera)
-        _splat(self.snapshot.mean_point_m, self.snapshot.voxel_size_m / 2, T, k, min_m, max_m, out)
+        _splat(self.snapshot.mean_point_m, self.snapshot.voxel_size_m / 2, T, k, *range_m, count, out)
         return out
 
 
@@ -65,9 +68,14 @@ def _splat(
     k: NDArray[np.float64],
     min_m: float,
     max_m: float,
+    count: NDArray[Any],
     out: NDArray[np.float32],
 ) -> None:
-    """Write the depth of the nearest point whose square of half side ``half_m`` covers a pixel."""
+    """Write the depth of the nearest point whose square of half side ``half_m`` covers a pixel.
+
+    ``count``: (H + 1, W + 1) number of wanted pixels above and left of each corner; other pixels may be left out.
+    """
+    height, width = out.shape
     for i in range(len(points)):
         x, y, z = np.float64(points[i, 0]), np.float64(points[i, 1]), np.float64(points[i, 2])
         depth = T[2, 0] * x + T[2, 1] * y + T[2, 2] * z + T[2, 3]
@@ -76,8 +84,14 @@ def _splat(
         u = (T[0, 0] * x + T[0, 1] * y + T[0, 2] * z + T[0, 3]) / depth * k[0] + k[2]
         v = (T[1, 0] * x + T[1, 1] * y + T[1, 2] * z + T[1, 3]) / depth * k[1] + k[3]
         du, dv = half_m * k[0] / depth, half_m * k[1] / depth
-        for row in range(max(int(np.ceil(v - dv)), 0), min(int(np.floor(v + dv)) + 1, out.shape[0])):
-            for column in range(max(int(np.ceil(u - du)), 0), min(int(np.floor(u + du)) + 1, out.shape[1])):
+        top, bottom = max(int(np.ceil(v - dv)), 0), min(int(np.floor(v + dv)) + 1, height)
+        left, right = max(int(np.ceil(u - du)), 0), min(int(np.floor(u + du)) + 1, width)
+        if top >= bottom or left >= right:
+            continue
+        if count[bottom, right] - count[top, right] == count[bottom, left] - count[top, left]:
+            continue
+        for row in range(top, bottom):
+            for column in range(left, right):
                 if out[row, column] == 0.0 or depth < out[row, column]:
                     out[row, column] = depth
 
@@ -133,7 +147,7 @@ def see_surface(
     T_world_camera: NDArray[np.float64],
     uv: NDArray[np.int64],
     behind_m: NDArray[np.float32] | None = None,
-    range_m: tuple[float, float] = (0.2, 5.0),
+    range_m: Range = (0.2, 5.0),
 ) -> Samples:
     """Return the surface points behind (K, 2) pixels of an image.
 
@@ -146,46 +160,63 @@ def see_surface(
         behind_m: (H, W) depth of the map where none is measured (0), see :meth:`VoxelIndex.depth_m`; None = unknown.
         range_m: nearest and furthest depth used.
     """
-    u, v = uv[:, 0], uv[:, 1]
-    z, usable = _measured(depth_m, u, v, range_m[0], range_m[1])
-    if behind_m is not None:
-        holes = np.flatnonzero(z == 0)
-        holes = holes[:: 1 + len(holes) // _MAX_HOLES]
-        z[holes] = behind_m[v[holes], u[holes]]
-        usable[holes] = z[holes] > 0
-    rows = np.flatnonzero(usable)
-    x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
-    rays = np.stack([x, y, np.ones(len(uv))], axis=1)[rows]  # at depth 1, optical frame
-    points_m = (rays * z[rows, None]) @ T_world_camera[:3, :3].T + T_world_camera[:3, 3]
-    return Samples(points_m, z[rows], rows)
+    k = np.array([intrinsics.fx, intrinsics.fy, intrinsics.cx, intrinsics.cy])
+    behind_m = np.zeros((0, 0), np.float32) if behind_m is None else behind_m
+    return Samples(*_surface(depth_m, behind_m, k, T_world_camera, uv, *range_m))
 
 
 @njit(cache=True, nogil=True)
-def _measured(
-    depth_m: NDArray[np.float32], u: NDArray[np.int64], v: NDArray[np.int64], min_m: float, max_m: float
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return (K,) depth at the pixels, and which of them are in range and not at an edge."""
-    height, width = depth_m.shape
-    z = np.empty(len(u))
-    usable = np.zeros(len(u), np.bool_)
-    for i in range(len(u)):
-        z[i] = depth_m[v[i], u[i]]
-        if not (z[i] >= min_m and z[i] <= max_m):
+def _surface(
+    depth_m: NDArray[np.float32],
+    behind_m: NDArray[np.float32],
+    k: NDArray[np.float64],
+    T: NDArray[np.float64],
+    uv: NDArray[np.int64],
+    min_m: float,
+    max_m: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Compiled :func:`see_surface`: points, depth and rows; an empty ``behind_m`` means none."""
+    z, holes = np.empty(len(uv)), 0
+    for i in range(len(uv)):
+        z[i] = depth_m[uv[i, 1], uv[i, 0]]
+        holes += z[i] == 0
+    step, hole = 1 + holes // _MAX_HOLES, 0
+    points, row, n = np.empty((len(uv), 3)), np.empty(len(uv), np.int64), 0
+    for i in range(len(uv)):
+        u, v = uv[i]
+        if z[i] == 0:
+            hole += 1
+            if behind_m.size and (hole - 1) % step == 0:
+                z[i] = behind_m[v, u]
+            if z[i] == 0:
+                continue
+        elif not (z[i] >= min_m and z[i] <= max_m) or _is_edge(depth_m, u, v, z[i]):
             continue
-        # the inverse depth of a plane is linear in the pixel coordinates, so a level surface seen flatly has no edge
-        allowed = (_EDGE_M + _EDGE_SHARE * z[i]) / (z[i] * z[i])
-        usable[i] = True
-        for du, dv in ((_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX)):
-            bend = 0.0
-            for sign in (-1, 1):
-                row = min(max(v[i] + sign * dv, 0), height - 1)
-                column = min(max(u[i] + sign * du, 0), width - 1)
-                neighbour = np.float64(depth_m[row, column])
-                if neighbour > 0:
-                    bend += 1.0 / neighbour - 1.0 / z[i]
-            if abs(bend) > allowed:
-                usable[i] = False
-    return z, usable
+        x, y = (u - k[2]) / k[0] * z[i], (v - k[3]) / k[1] * z[i]
+        for axis in range(3):
+            points[n, axis] = T[axis, 0] * x + T[axis, 1] * y + T[axis, 2] * z[i] + T[axis, 3]
+        z[n], row[n] = z[i], i
+        n += 1
+    return points[:n], z[:n], row[:n]
+
+
+@njit(cache=True, nogil=True)
+def _is_edge(depth_m: NDArray[np.float32], u: int, v: int, z: float) -> bool:
+    """Return True for a pixel of depth ``z`` at a step of the depth."""
+    height, width = depth_m.shape
+    # the inverse depth of a plane is linear in the pixel coordinates, so a level surface seen flatly has no edge
+    allowed = (_EDGE_M + _EDGE_SHARE * z) / (z * z)
+    for du, dv in ((_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX)):
+        bend = 0.0
+        for sign in (-1, 1):
+            row = min(max(v + sign * dv, 0), height - 1)
+            column = min(max(u + sign * du, 0), width - 1)
+            neighbour = np.float64(depth_m[row, column])
+            if neighbour > 0:
+                bend += 1.0 / neighbour - 1.0 / z
+        if abs(bend) > allowed:
+            return True
+    return False
 
 
 # reasons why a detection is not lifted
@@ -198,7 +229,7 @@ _BORDER = 0.06  # share of a box's half sides left out at each border, because b
 _BORDER_PX = 3.0  # a side of a box this near to the image border may be cut
 _RING = 0.3  # width of the surroundings as a share of the box's sides
 _MASK_BORDER_PX = 2  # erosion of masks
-_RANGE_M = (0.2, 5.0)  # nearest and furthest depth used
+_RANGE_M: Range = (0.2, 5.0)  # nearest and furthest depth used
 _MIN_POINTS = 10  # least number of surface points
 _MIN_SHARE = 0.2  # least centre-weighted share of points at a plausible height for the name
 _FLOOR_M = 0.05  # points lower above the floor are floor
@@ -277,8 +308,8 @@ def lift_view(
     lifted: list[LiftedDetection] = []
     drops: Counter[str] = Counter()
     behind_m = None
-    if index is not None and len(found) and (frame.depth_m == 0).any():
-        behind_m = index.depth_m(frame.intrinsics, T_world_camera, *_RANGE_M)
+    if index is not None and len(found):
+        behind_m = index.depth_m(frame.intrinsics, T_world_camera, frame.depth_m == 0, _RANGE_M)
     for row in range(len(found)):
         label = priors.canonical(found.labels[row])
         prior = priors.get(label)
@@ -337,16 +368,14 @@ def sample_pixels(
     Returns (K, 2) distinct pixels, (K,) True inside of the box without its border or of the eroded mask, and (K, 2)
     their offset from the centre in half sides of the box.
     """
-    shrunk = np.zeros((0, 0), dtype=bool)
-    if mask is not None:
-        size = 2 * _MASK_BORDER_PX + 1
-        shrunk = cv2.erode(mask.astype(np.uint8), np.ones((size, size), np.uint8)) > 0
-    result: tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]] = _sample(
-        box_px,
-        np.array(picture),
-        np.zeros((0, 0), dtype=bool) if mask is None else mask,
-        shrunk,
-    )
+    picture_px, none = np.array(picture), np.zeros((0, 0), dtype=bool)
+    if mask is None:
+        return _sample(box_px, picture_px, none, none)
+    for border in range(_MASK_BORDER_PX, -1, -1):  # thin objects have no pixel far from their outline
+        kernel = np.ones((2 * border + 1, 2 * border + 1), np.uint8)
+        result = _sample(box_px, picture_px, mask, cv2.erode(mask.astype(np.uint8), kernel) > 0)
+        if np.count_nonzero(result[1]) >= _MIN_POINTS:
+            break
     return result
 
 
@@ -427,7 +456,8 @@ def foreground(
     spacing_m = angle * median(inner.depth_m[rows]) / _SIDE_SAMPLES
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
     shares = 1.0 / len(inner), 1.0 / max(len(ring), 1)
-    rows = rows[_fitting_part(inner.points_m[rows], offset[rows], weight[rows], ring.points_m[beside], shares, cell_m)]
+    parts = connected_parts(keys_of(np.concatenate([inner.points_m[rows], ring.points_m[beside]]), cell_m))
+    rows = rows[parts[: len(rows)] == _best_part(parts, offset[rows], weight[rows], shares)]
     if prior is not None:  # points further from the centre than the object's length are of another object
         points = inner.points_m[rows]
         center = np.array([median(column) for column in points.T])
@@ -439,34 +469,19 @@ def foreground(
     return rows, np.flatnonzero(others)
 
 
-def _fitting_part(
-    points_m: NDArray[np.float64],
-    offset: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    around_m: NDArray[np.float64],
-    shares: tuple[float, float],
-    cell_m: float,
-) -> NDArray[np.bool_]:
-    """Return (K,) a mask of the connected part that fits the 2-D box best.
-
-    2-D boxes are tight, so an object reaches the sides of its box and does not go on beside it.
-
-    Args:
-        points_m, offset, weight: (K, 3), (K, 2) and (K,) of the points in the box.
-        around_m: (R, 3) points beside the box.
-        shares: of one point among the box's pixels, and among those beside it.
-        cell_m: cells of this size that touch are connected.
-    """
-    parts = connected_parts(keys_of(np.concatenate([points_m, around_m]), cell_m))
-    fits: NDArray[np.bool_] = parts[: len(points_m)] == _best_part(parts, offset, weight, shares)
-    return fits
-
-
 @njit(cache=True, nogil=True)
 def _best_part(
     parts: NDArray[np.int64], offset: NDArray[np.float64], weight: NDArray[np.float64], shares: tuple[float, float]
 ) -> int:
-    """Return the part that :func:`_fitting_part` selects; ``parts``: (K + R,) of the points in the box, then beside."""
+    """Return the connected part that fits the 2-D box best.
+
+    2-D boxes are tight, so an object reaches the sides of its box and does not go on beside it.
+
+    Args:
+        parts: (K + R,) of the points in the box, then of those beside it.
+        offset, weight: (K, 2) and (K,) of the points in the box.
+        shares: of one point among the box's pixels, and among those beside it.
+    """
     count = parts.max() + 1
     within, beside, weights = np.zeros(count), np.zeros(count), np.zeros(count)
     ends = np.full((count, 4), -np.inf)
