@@ -20,7 +20,7 @@ from embodied_perceptron.detection2d.association import (
     hull_points,
     sightings,
 )
-from embodied_perceptron.detection2d.detections2d import no_detections
+from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_along
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import SIZES
@@ -247,6 +247,27 @@ def test_what_other_views_have_outside_of_the_box_is_no_part_of_it():
     wide = replace(first, points_m=np.concatenate([first.points_m, stray]), box_px=np.array([0.0, 0.0, 319.0, 239.0]))
     kept = hull_points([wide, *(v.lifted[0] for v in some[1:])], some)
     assert np.abs(kept - CUP_BOX[:3]).max() < 0.15
+
+
+def test_parts_of_a_mask_need_not_be_connected():
+    rng = np.random.default_rng(3)
+    strips = [rng.uniform([0.4, y, 0.74], [0.8, y + 0.06, 0.74], (300, 3)) for y in (-0.2, 0.2)]
+    points = np.concatenate(strips)
+    some = views(*[[lifted(points, "doorframe")]] * 3)
+    assert len(hull_points([v.lifted[0] for v in some], some)) < 0.6 * len(points)
+    masked = []
+    for view in some:
+        uv, _ = project(transform_points(invert_transform(view.T_world_camera), points), K)
+        mask = np.zeros((1, K.height, K.width), bool)
+        mask[0, np.rint(uv[:, 1]).astype(int), np.rint(uv[:, 0]).astype(int)] = True
+        found = Detections2d("front", 0, view.lifted[0].box_px[None], np.ones(1), ("doorframe",), mask)
+        masked.append(replace(view, found=found))
+    members = [v.lifted[0] for v in masked]
+    kept = hull_points(members, masked)
+    assert all((np.abs(kept[:, 1] - y - 0.03) < 0.05).any() for y in (-0.2, 0.2))
+    between = rng.uniform([0.4, -0.05, 0.74], [0.8, 0.1, 0.74], (100, 3))
+    assert sightings(between, members, some)[1].sum() > 0
+    assert sightings(between, members, masked)[1].sum() == 0, "the mask leaves it out of the box"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d, no_detections
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.open_vocabulary import (
-    ObjectEmbeddings,
+    OpenVocabularyLabels,
     RegionEncoder,
     ZeroShotDetector,
     _nearest_word,
@@ -243,7 +243,7 @@ def thing(number, x):
 
 def test_objects_keep_a_running_mean():
     a, b = np.array([1, 0], np.float32), np.array([0, 1], np.float32)
-    memory = ObjectEmbeddings()
+    memory = OpenVocabularyLabels(None)
     boxes = np.stack([thing(1, 0.0).box, thing(2, 3.0).box])
     memory.update([thing(1, 0.02), thing(2, 3.0), thing(3, 9.0)], boxes, [a, b])
     assert memory.similarities(a) == pytest.approx({1: 1.0, 2: 0.0})

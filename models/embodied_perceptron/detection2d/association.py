@@ -49,6 +49,7 @@ _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured 
 _INSIDE_SHARE = 0.6  # of the probes that a view sees, in one of its boxes: the view has both in one detection
 _LEAST_SEEN = 0.15  # share of the probes that a view must see to be asked
 _MARGIN_PX, _MARGIN = 2.0, 0.04  # tolerance of a 2-D box: constant, and share of its side
+_MARGIN_KERNEL = np.ones((5, 5), np.uint8)  # the constant tolerance, of a mask
 _HULL_SHARE = 0.7  # share of the views that have a point of an object in their box
 _HULL_VIEWS = 8  # views that are asked, evenly over time
 _HULL_CELL_M = 0.05
@@ -86,14 +87,6 @@ class LiftedView:
         """Return T_camera_world, and focal lengths and centre."""
         k = self.frame.intrinsics
         return invert_transform(self.T_world_camera), np.array([k.fx, k.fy, k.cx, k.cy])
-
-    @cached_property
-    def grown_masks(self) -> list[NDArray[Any]] | None:
-        """Return the (H, W) masks of all detections, enlarged by the tolerance of a detector; None = there are none."""
-        if self.found.masks is None:
-            return None
-        size = 2 * int(_MARGIN_PX) + 1
-        return [cv2.dilate(mask.astype(np.uint8), np.ones((size, size), np.uint8)) for mask in self.found.masks]
 
 
 @dataclass(frozen=True, eq=False)
@@ -571,9 +564,9 @@ def sightings(
         uv, visible = pixels_of(points_m, *of[m].camera, of[m].frame.depth_m)
         seen += visible
         within = visible & (uv >= box_px[:2]).all(axis=1) & (uv <= box_px[2:]).all(axis=1)
-        if (masks := of[m].grown_masks) is not None:
+        if (masks := of[m].found.masks) is not None:
             u, v = np.rint(uv[within]).astype(np.int64).T
-            within[within] = masks[members[m].row][v, u] > 0
+            within[within] = cv2.dilate(masks[members[m].row].astype(np.uint8), _MARGIN_KERNEL)[v, u] > 0
         inside += within
     return seen, inside
 

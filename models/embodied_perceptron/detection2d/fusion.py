@@ -157,21 +157,12 @@ def fuse(
     Returns:
         Boxes whose scores have the network's certainty.
     """
-    boxes, scores, labels, posteriors, reports = [], [], [], [], []
-
-    def add(
-        box: NDArray[np.float64], score: float, label: str, posterior: Mapping[str, float], reported: bool = False
-    ) -> None:
-        boxes.append(box)
-        scores.append(min(score, 1.0))
-        labels.append(label)
-        posteriors.append(posterior)
-        reports.append(reported)
-
+    # box, score, label, posterior, and whether a detector reports the label
+    fused: list[tuple[NDArray[np.float64], float, str, Mapping[str, float], bool]] = []
     for hypothesis in hypotheses:
         if not hypothesis.is_observed:
             for i in hypothesis.rows.tolist():
-                add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
+                fused.append((network.boxes[i], network.scores[i], network.labels[i], network.posterior(i), False))
             continue
         posterior: Mapping[str, float] = model.posterior(
             hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, can_name
@@ -189,12 +180,12 @@ def fuse(
             if label != UNNAMED:
                 p = _moved(score, before.get(label), posterior.get(label, 0.0))
                 named[label] = max(named.get(label, 0.0), p)
-                add(network.boxes[i], p, label, posterior, label in reported)
+                fused.append((network.boxes[i], p, label, posterior, label in reported))
         least = min_probability if hypothesis.prior is None else _LEAST
         for name in sorted(reported - named.keys() - {UNNAMED}):
             if posterior.get(name, 0.0) >= least:
                 named[name] = posterior[name]
-                add(_box_of(name, hypothesis, network, lifted), named[name], name, posterior, True)
+                fused.append((_box_of(name, hypothesis, network, lifted), named[name], name, posterior, True))
         best = max(named.values(), default=0.0)
         nameless = [i for i in hypothesis.rows.tolist() if network.labels[i] == UNNAMED]
         if best >= NAME_SHARE * exists or not (nameless or hypothesis.prior is None or _sure_name(hypothesis.prior)):
@@ -202,18 +193,15 @@ def fuse(
         was = sum(before.values())
         for i in nameless:
             p = max(_moved(float(network.scores[i]), was, exists), best + _MARGIN)
-            add(network.boxes[i], p, UNNAMED, posterior)
+            fused.append((network.boxes[i], p, UNNAMED, posterior, False))
         if not nameless:
-            add(_box_of(UNNAMED, hypothesis, network, lifted), max(exists, best + _MARGIN), UNNAMED, posterior)
-    order = np.argsort(-np.array(scores), kind="stable")
-    return Detections(
-        np.array(boxes).reshape(-1, 9)[order],
-        np.array(scores, dtype=np.float64)[order],
-        tuple(labels[i] for i in order),
-        tuple(posteriors[i] for i in order),
-        network.certainty,
-        np.array(reports, dtype=bool)[order],
-    )
+            p = max(exists, best + _MARGIN)
+            fused.append((_box_of(UNNAMED, hypothesis, network, lifted), p, UNNAMED, posterior, False))
+    fused.sort(key=lambda one: -min(one[1], 1.0))
+    boxes, scores, labels, posteriors, reports = zip(*fused, strict=True) if fused else ((),) * 5
+    clipped = np.minimum(np.array(scores, dtype=np.float64), 1.0)
+    is_reported = np.array(reports, dtype=bool)
+    return Detections(np.array(boxes).reshape(-1, 9), clipped, labels, posteriors, network.certainty, is_reported)
 
 
 def _with_sure_name(

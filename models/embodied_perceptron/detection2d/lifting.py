@@ -97,20 +97,15 @@ def _splat(
 
 
 @njit(cache=True, nogil=True)
-def _has(keys: NDArray[np.int64], key: int) -> bool:
-    at = first_not_below(keys, key, 0, len(keys))
-    return bool(at < len(keys) and keys[at] == key)
-
-
-@njit(cache=True, nogil=True)
 def _any_near(keys: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.bool_]:
     out = np.zeros(len(of), np.bool_)
     for i in range(len(of)):
         for dx in (0, -1, 1):
             for dy in (0, -1, 1):
                 for dz in (0, -1, 1):
-                    if not out[i] and _has(keys, of[i] + dx * X_STEP + dy * Y_STEP + dz):
-                        out[i] = True
+                    key = of[i] + dx * X_STEP + dy * Y_STEP + dz
+                    at = first_not_below(keys, key, 0, len(keys))
+                    out[i] |= at < len(keys) and keys[at] == key
     return out
 
 
@@ -321,14 +316,13 @@ def lift_view(
             drops[NO_SURFACE] += 1
             continue
         longer_px = float((found.boxes_px[row, 2:] - found.boxes_px[row, :2]).max())
-        focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
+        angle = longer_px / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
         known = sides_inside(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
         cut = not known.all()
-        if prior is not None and not _possible_side(median(samples.depth_m[within]) * longer_px / focal, prior, cut):
+        if prior is not None and not _possible_side(median(samples.depth_m[within]) * angle, prior, cut):
             drops[BAD_GEOMETRY] += 1
             continue
         inner, ring = samples.take(within), samples.take(~within)
-        angle = longer_px / focal
         front, around_rows = foreground(inner, offset[samples.row[within]], ring, angle, floor_z_m, prior)
         points, around = inner.points_m[front], inner.points_m[around_rows]
         if len(points) < _MIN_POINTS:

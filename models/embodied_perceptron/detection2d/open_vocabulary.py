@@ -186,10 +186,25 @@ def mean_embedding(vectors: NDArray[np.float32], weight: NDArray[np.float64]) ->
     return (total / norm).astype(np.float32) if norm > 1e-6 else None
 
 
-class ObjectEmbeddings:
-    """Running mean embedding of each object of the map, by id, over about 20 recent views."""
+_ANSWERS = 0.35  # similarity of label and word from which the label matches
+_NEUTRAL = ("object", "wall", "floor")  # words that resemble everything a little
+_PROMPT = "a photo of a {}"
+_SHARPNESS = 100.0  # of the softmax over cosines, as CLIP is trained
+_MIN_SHARE = 0.5
+_MAX_TEXTS = 512
 
-    def __init__(self) -> None:
+
+class OpenVocabularyLabels:
+    """Running mean embedding of each object of the map, by id, over about 20 recent views, and scores of words against
+    them. Thread-safe.
+
+    Args:
+        encoder: of words; embeddings of its images are passed to :meth:`update`.
+    """
+
+    def __init__(self, encoder: RegionEncoder) -> None:
+        self._encoder = encoder
+        self._texts: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
         self._mean: dict[int, NDArray[np.float32]] = {}
         self._views: dict[int, int] = {}
@@ -234,27 +249,6 @@ class ObjectEmbeddings:
     def similarities(self, text: NDArray[np.float32]) -> dict[int, float]:
         """Return the cosine of a (D,) text embedding with each object's embedding, by id. Needs the lock."""
         return {known: float(mean @ text) for known, mean in self._mean.items() if mean.shape == text.shape}
-
-
-_ANSWERS = 0.35  # similarity of label and word from which the label matches
-_NEUTRAL = ("object", "wall", "floor")  # words that resemble everything a little
-_PROMPT = "a photo of a {}"
-_SHARPNESS = 100.0  # of the softmax over cosines, as CLIP is trained
-_MIN_SHARE = 0.5
-_MAX_TEXTS = 512
-
-
-class OpenVocabularyLabels(ObjectEmbeddings):
-    """Scores of words against the embeddings of the map's objects. Thread-safe.
-
-    Args:
-        encoder: of words; embeddings of its images are passed to :meth:`update`.
-    """
-
-    def __init__(self, encoder: RegionEncoder) -> None:
-        super().__init__()
-        self._encoder = encoder
-        self._texts: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
 
     def shares(self, noun: str, labels: Sequence[str]) -> dict[int, float]:
         """Return the softmax share of ``noun`` among it, ``labels`` and neutral words, by object id."""
