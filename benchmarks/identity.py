@@ -305,11 +305,8 @@ def judge(
 def pairs_of(seed: int, frames: int, config: PerceptronConfig) -> tuple[F64, NDArray[np.bool_]]:
     """Differences of pairs of objects that were seen in two rounds, each with a map of its own, and which pairs are one
     object."""
-    home, out, reader = (
-        build_home(seed, HomeSpec(ROOMS, version=2)),
-        frozenset[int](),
-        MapReader(np.random.default_rng(seed)),
-    )
+    home, out = build_home(seed, HomeSpec(ROOMS, version=2)), frozenset[int]()
+    reader = MapReader(np.random.default_rng(seed))
     seen: list[tuple[int, int, Identified]] = []
     for number in range(3):
         home, _, out = carried_home(home, number, out)

@@ -171,6 +171,20 @@ def test_object_that_is_put_down_while_its_old_place_is_out_of_view():
     assert again.to_json() == robot.objects.to_json()
 
 
+@pytest.mark.parametrize("pause_s", [0, 60])
+def test_a_twin_in_a_place_that_was_never_seen_is_another(pause_s):
+    old, new = (2.0, 0.0, *A[2:]), (-2.0, 0.0, *A[2:])
+    objects, events = ObjectMap(), []
+    for k in range(20):
+        i, box = (k + pause_s, new) if k >= 8 else (k, old)
+        low, high = np.array([box[0] - 1.5, -2.0, -np.inf]), np.array([box[0] + 1.5, 2.0, np.inf])
+        points = world(box).mean_point_m
+        snapshot = snapshot_of(points[np.abs(points[:, :2] - box[:2]).max(axis=1) < 1.5], stamp_ns=(i + 1) * SECOND)
+        events += objects.update(found(box), snapshot, (i + 1) * SECOND, looked_at=Region(low, high))
+    assert events == []
+    assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
+
+
 def test_an_object_seen_gone_rather_than_a_twin_that_nobody_looks_at():
     """The one has left its place for certain; that the other moved too would be a second change."""
     a, b = chair((-1.9, 0.3), 0.1), chair((1.6, 0.5), 0.1)
@@ -503,6 +517,33 @@ def test_an_object_left_where_a_camera_saw_through_it_whatever_is_in_its_box(wal
         objects.update(found(), world(box, stamp_ns=i * SECOND), i * SECOND)
     assert (1 in ids(objects, ObjectState.CONFIRMED)) is stays
     assert ([o.id for o in objects.objects(("gone",))] == [1]) is not stays
+
+
+def test_voxels_that_an_object_left_behind_are_not_the_object():
+    """A detector that reads the map finds it in them again; it returned when its place was seen later."""
+    box, objects, events = np.array([2.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0, 0.0]), ObjectMap(), []
+    for i in range(1, 20):
+        objects.seen_through = partial(seen_through, [keyframe(s * SECOND, 4.0) for s in (6, 7) if s <= i])
+        here = [] if i in (6, 7) else [box]
+        stamp_ns = SECOND * (i if i > 14 else min(i, 5))
+        events += objects.update(found(*here), world(box, stamp_ns=stamp_ns), i * SECOND)
+        assert ids(objects, ObjectState.CONFIRMED) == ([] if i in (1, *range(6, 15)) else [1]), i
+    assert [e.kind for e in events] == [EventKind.LEFT, EventKind.RETURNED]
+
+
+def test_a_camera_that_looks_beneath_a_table_does_not_see_it_gone():
+    """Most of its box is empty while it stands there; its top is not seen through."""
+    box, top = (np.array([2.0, 0.0, z, 0.9, 0.9, h, 0.0, 0.0, 0.0]) for z, h in ((0.0, 0.6), (0.27, 0.06)))
+    snapshot, objects, beneath = world(top), ObjectMap(), keyframe(1, 4.0).frame.depth_m
+    beneath[38:44] = 1.55  # its front edge, and below it in the image its underside
+    beneath[44:50] = 0.24 * 100.0 / (59.5 - np.arange(44, 50))[:, None]
+    for i in range(1, 6):
+        objects.update(found(box), snapshot, i * SECOND)
+    for i in range(6, 9):
+        frame = replace(keyframe(1, 4.0).frame, stamp_ns=i * SECOND, depth_m=beneath)
+        objects.seen_through = partial(seen_through, [Keyframe(1, frame, keyframe(1, 4.0).T_world_camera)])
+        objects.update(found(), snapshot, i * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
 
 
 @pytest.mark.parametrize(

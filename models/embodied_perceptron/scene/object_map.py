@@ -96,6 +96,7 @@ from embodied_perceptron.scene.identity import (
     last_seen,
     log_odds,
     match,
+    own_voxels,
     voxels_inside,
     was_put_there,
 )
@@ -195,6 +196,13 @@ def _correction(row: dict[str, Any]) -> Correction:
 def _boxes_of(tracks: Iterable[Track]) -> NDArray[np.float64]:
     """(N, 9) boxes; concatenated, as stacking thousands takes as long as the rest of an update."""
     return np.concatenate([np.zeros(0), *(t.box for t in tracks)]).reshape(-1, 9)
+
+
+def _around(tracks: Iterable[Track]) -> NDArray[np.float64]:
+    """(4, N) least and largest x and y that boxes can reach, however they are turned."""
+    boxes = _boxes_of(tracks)
+    reach_m = np.linalg.norm(boxes[:, 3:6], axis=1) / 2
+    return np.concatenate([boxes[:, :2].T - reach_m, boxes[:, :2].T + reach_m])
 
 
 def _is_centered_in(box: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
@@ -586,7 +594,7 @@ _SAME_PLACE_IOU = 0.5
 _REPLACED_IOU = 0.1  # with the box of a gone object, of one that stands there now
 _KNOWN = 4  # detections of an object that can leave or be recognised: fewer may be a mistake
 _STEADY = 6  # detections after which a box has its final place
-_PUT_THERE_SHARE, _EMPTY_SHARE = 0.8, 0.9  # of its voxels, or of the middle of its box, that a camera saw through
+_PUT_THERE_SHARE = 0.8  # of its voxels, that a camera saw through before
 _UNSURE = 0.5  # probability that an object left that was not found again
 _REMAINING_SHARE = 0.75  # of its voxels: with as many in its box, an object may still be there, under other boxes
 _AGAIN_SHARE = 0.3  # of the middle of its box, that two keyframes saw through before an object is said to have left
@@ -649,7 +657,7 @@ class ObjectMap:
         self._forget_past()
 
     def _forget_past(self) -> None:
-        self._places: tuple[list[Track], NDArray[np.float64]] | None = None  # objects and boxes at the last update
+        self._places: tuple[list[Track], NDArray[np.float64]] | None = None  # objects and their ground
         self._changed_rows: list[int] = []  # of them, since then
         self._gone: dict[int, Track] = {}  # in the order in which they left
         self._fresh: dict[int, Track] = {}  # confirmed in this session; each may turn out to be an earlier object
@@ -829,25 +837,17 @@ class ObjectMap:
 
     def _near(self, look: _Look) -> list[Track]:
         """Objects near the region or the detections, by id."""
-        if not self._tracks:
-            return []
         areas, found = [look.ground()], Bounds.of(look.found.boxes)
         if len(look.found):
             low, high = found.low[:, :2].min(axis=0), found.high[:, :2].max(axis=0)
             areas.append((low - _SURROUNDINGS_M, high + _SURROUNDINGS_M))
         if self._places is None:
-            self._places = list(self._tracks.values()), _boxes_of(self._tracks.values())
+            self._places = list(self._tracks.values()), _around(self._tracks.values())
         elif self._changed_rows:
-            self._places[1][self._changed_rows] = _boxes_of(self._places[0][row] for row in self._changed_rows)
-        (tracks, boxes), self._changed_rows = self._places, []
-        reach_m = np.linalg.norm(boxes[:, 3:6], axis=1, keepdims=True) / 2
-        low, high = (boxes[:, :2] + sign * reach_m for sign in (-1, 1))
-        rows = np.flatnonzero(np.any([((low <= b) & (high >= a)).all(axis=1) for a, b in areas], axis=0))
-        if not len(rows):
-            return []
-        every = Bounds.of(boxes[rows])
-        touches = [((every.low[:, :2] <= high) & (every.high[:, :2] >= low)).all(axis=1) for low, high in areas]
-        self._changed_rows = rows[np.any(touches, axis=0)].tolist()
+            self._places[1][:, self._changed_rows] = _around(self._places[0][row] for row in self._changed_rows)
+        tracks, (low_x, low_y, high_x, high_y) = self._places
+        near = [(low_x <= x1) & (low_y <= y1) & (high_x >= x0) & (high_y >= y0) for (x0, y0), (x1, y1) in areas]
+        self._changed_rows = np.flatnonzero(np.any(near, axis=0)).tolist()
         return [tracks[row] for row in self._changed_rows]
 
     def _match(self, near: Sequence[Track], look: _Look) -> dict[int, Track]:
@@ -967,12 +967,15 @@ class ObjectMap:
                 continue
             if track.history:
                 self._follow(track, now_ns)
-                is_due = track.id in self._fresh and track.found <= 16 and track.found & (track.found - 1) == 0
-                self._undecided |= is_due
+                self._undecided |= track.id in self._fresh and track.found <= 16 and track.found.bit_count() == 1
             else:
-                gone = np.stack([t.box for t in self._gone.values()]) if self._gone else np.zeros((0, 9))
-                replaces = bool((Bounds.of(track.box[None]).iou(Bounds.of(gone)) > _REPLACED_IOU).any())
-                put_there = replaces or was_put_there(track.box, track.begun_ns, snapshot)
+                here = Bounds.of(track.box[None]).iou(Bounds.of(_boxes_of(self._gone.values())))[0] > _REPLACED_IOU
+                gone = [t for t, is_here in zip(self._gone.values(), here.tolist(), strict=True) if is_here]
+                left_ns = max((t.history[-1].stamp_ns for t in gone if t.has_left), default=-1)
+                if track.present_ns <= left_ns:  # detected in the voxels that an object left behind
+                    track.state, track.replaced_ns, track.published = ObjectState.TENTATIVE, left_ns, None
+                    continue
+                put_there = bool(gone) or was_put_there(track.box, track.begun_ns, snapshot)
                 if not put_there and self.seen_through is not None:
                     points = voxels_inside(track.box, snapshot).points_m
                     put_there = self.seen_through(points, -1, track.begun_ns, 1) >= _PUT_THERE_SHARE
@@ -1028,11 +1031,9 @@ class ObjectMap:
     def _identify(self) -> None:
         """Continue gone objects by new ones that are clearly the same, and note which others may be."""
         new = [t for t in self._fresh.values() if t.state == ObjectState.CONFIRMED and t.label not in FIXED]
-        if not new:
-            return
         unseen = (t for t in self._tracks.values() if t.history and self._updated_ns - t.present_ns > _LAG_NS)
         old = [t for t in (*self._gone.values(), *unseen) if t.is_known and t.label not in FIXED]
-        if not old:
+        if not new or not old:
             return
         boxes = [_boxes_of(some) for some in (new, old)]
         sizes = [np.log(np.column_stack([b[:, 5], np.sort(b[:, 3:5], axis=1)]).clip(0.02)) for b in boxes]
@@ -1144,16 +1145,14 @@ class ObjectMap:
             track.looked_at = self._updates
             if track.missed:
                 rate = self._miss_rate(track, [looked[k] for k in others[i]], covered[i])
-                if not self._survives(
-                    track, inside[i], explained[i], around[i], covered[i], rate * look.dt_s, look.dt_s
-                ):
+                if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate, look):
                     gone.add(track.id)
                     # as many voxels as before, of another object or none, do not show that it left
                     own, places = inside[i] - explained[i], self.config.places
-                    is_empty = emptiness(inside[i], track.support, 0.0, places) < 0.0
+                    remaining = (1.0 - self._seen_through(track, look.snapshot, track.found_ns)) * inside[i]
                     is_less = inside[i] < _REMAINING_SHARE * track.support
-                    is_empty |= is_less and emptiness(own, track.support, covered[i], places) < 0.0
-                    if is_empty or self._share_seen_through(track, track.found_ns) >= _EMPTY_SHARE:
+                    is_less = is_less and emptiness(own, track.support, covered[i], places) < 0.0
+                    if is_less or emptiness(remaining, track.support, 0.0, places) < 0.0:
                         self._leave(track, "its place was seen empty", 0.95)
                     else:
                         self._leave(track, "it was not found again", _UNSURE)
@@ -1183,7 +1182,7 @@ class ObjectMap:
         return existence.miss_log_odds_per_s * (existence.explained_miss_factor if explained else 1.0)
 
     def _survives(
-        self, track: Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
+        self, track: Track, inside: float, explained: float, around: int, covered: float, rate: float, look: _Look
     ) -> bool:
         """Whether a missed object stays in the map.
 
@@ -1192,20 +1191,19 @@ class ObjectMap:
             explained: those of them inside of other found objects.
             around: voxels around it.
             covered: share of its box that these objects fill.
-            missed: log-odds that it loses.
-            dt_s: time since the last update.
+            rate: log-odds that it loses per second.
         """
         existence, places = self.config.existence, self.config.places
         forgotten = around < places.forgotten_surroundings * track.surroundings
         if forgotten and inside < places.forgotten_support * max(track.support, 1.0):
             return True  # the map forgot the place
         track.rate(0.0, self.config.estimates)
-        track.unfound_s += dt_s
+        track.unfound_s += look.dt_s
         floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
-        track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
-        since_ns = max(track.found_ns, self._updated_ns - round(dt_s * 1e9) - 1)
-        if self._share_seen_through(track, since_ns) >= _EMPTY_SHARE:
-            inside = explained = 0  # what is left in its box, as the wall beside it, is not the object
+        track.log_odds = max(track.log_odds - rate * look.dt_s, min(floor, track.log_odds))
+        since_ns = max(track.found_ns, look.now_ns - round(look.dt_s * 1e9) - 1)
+        opaque = 1.0 - self._seen_through(track, look.snapshot, since_ns)  # voxels seen through are cleared late
+        inside, explained = opaque * inside, opaque * explained
         if not track.is_back:
             track.log_odds += emptiness(inside - explained, track.support, covered, places)
         elif inside < places.back_support * track.support and around >= places.back_surroundings * track.surroundings:
@@ -1220,12 +1218,15 @@ class ObjectMap:
         track = self._gone.get(number)
         if track is None or self.seen_through is None:
             return True
-        return self._share_seen_through(track, track.present_ns, 2) >= _AGAIN_SHARE
-
-    def _share_seen_through(self, track: Track, since_ns: int, looks: int = 1) -> float:
-        """Share of the middle of an object through which so many keyframes saw since a time; 0 without keyframes."""
         points = track.box[:3] + (_CORE * track.box[3:6]) @ box_rotations(track.box[None])[0].T
-        return 0.0 if self.seen_through is None else self.seen_through(points, since_ns, self._updated_ns + 1, looks)
+        return self.seen_through(points, track.present_ns, self._updated_ns + 1, 2) >= _AGAIN_SHARE
+
+    def _seen_through(self, track: Track, snapshot: VoxelSnapshot, since_ns: int) -> float:
+        """Share of the voxels of an object through which a keyframe saw since a time; 0 without keyframes."""
+        if self.seen_through is None:
+            return 0.0
+        points = own_voxels(track.box, snapshot)[1].points_m
+        return self.seen_through(points, since_ns, self._updated_ns + 1, 1)
 
     def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
         """Merge duplicates: of two that overlap strongly the likelier confirmed one stays, with the found box and the
