@@ -7,6 +7,7 @@ QUICK ?=
 OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE  # some containers set it; every program would compile torch's sources, 7 s of work
 # A test that hangs in compiled code, where no time-out of Python reaches it, ends its worker with a traceback. A lost
 # worker ends the run: pytest-xdist 3.8 would run the same test again for ever, or wait for ever (--dist loadfile).
 HANG = -o faulthandler_timeout=650 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
