@@ -27,12 +27,13 @@ from embodied_perceptron.config import (
     PerceptronConfig,
     VolumeConfig,
 )
-from embodied_perceptron.mapping import devices, volume, voxels
+from embodied_perceptron.mapping import devices, voxels
 from embodied_perceptron.mapping.devices import is_device_fault, resolve_device, yield_to_fusion
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 
+WARP_MAP = "embodied_perceptron.mapping.warp_map"
 LOST = RuntimeError("CUDA error: unspecified launch failure\nmore lines")
 
 
@@ -135,7 +136,8 @@ def test_auto_leaves_a_gpu_alone_that_does_not_work(
 def test_voxels_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is there stays without voxels when the network is on the CPU; a device that is named is kept."""
     monkeypatch.setattr(devices, "_automatic", lambda: (torch.device("meta"), "a GPU"))
-    monkeypatch.setattr(volume, "device_map", lambda config, device, spill: SimpleNamespace(device=device))
+    made = SimpleNamespace(WarpMap=lambda config, device, spill: SimpleNamespace(device=device))
+    monkeypatch.setitem(sys.modules, WARP_MAP, made)
     it = Perceptron(PerceptronConfig(network=NetworkOptions(device="cpu")), inference=inference("float32"))
     assert it.devices == {"network": "cpu", "volume": "cpu"}
     assert isinstance(it.volume._map, HostMap)
@@ -308,7 +310,7 @@ def test_a_card_without_room_for_the_voxels(monkeypatch: pytest.MonkeyPatch) -> 
     def no_room(*_: object) -> HostMap:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.2 GiB")
 
-    monkeypatch.setattr(volume, "device_map", no_room)
+    monkeypatch.setitem(sys.modules, WARP_MAP, SimpleNamespace(WarpMap=no_room))
     found = FeatureVolume(VolumeConfig(), kernels="warp")
     assert isinstance(found._map, HostMap)
     assert "cpu has no room for the map's voxels: CUDA out of memory" in found.fault
@@ -319,7 +321,7 @@ def test_a_card_without_room_for_the_voxels(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_the_package_the_cpu_holds_the_map(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "embodied_perceptron.mapping.warp_map", None)  # its import fails
+    monkeypatch.setitem(sys.modules, WARP_MAP, None)  # its import fails
     with caplog.at_level(logging.WARNING):
         found = FeatureVolume(VolumeConfig(), kernels="warp")
     assert isinstance(found._map, HostMap)

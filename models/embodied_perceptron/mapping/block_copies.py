@@ -122,10 +122,6 @@ class BlockView:
     _fill_means: Any = None
 
     def __len__(self) -> int:
-        return self._voxels
-
-    @cached_property
-    def _voxels(self) -> int:
         return int(self.counts.sum())
 
     @cached_property
@@ -161,11 +157,6 @@ class BlockView:
         return BlockSnapshot(self.with_means())
 
 
-def _ordered(column: str, made: Callable[[Any], Any] = lambda values: values) -> Any:
-    """Attribute, computed once: a column of the view's arena, one row a voxel, sorted by (x, y, z)."""
-    return cached_property(lambda rows: made(getattr(rows.blocks.arena, column)[rows.blocks.order]))
-
-
 class BlockRows(VoxelRows):
     """:class:`~.voxels.VoxelRows` of a view. ``blocks``: the view."""
 
@@ -177,7 +168,17 @@ class BlockRows(VoxelRows):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    coords, records, last_seen_ns = (_ordered(c, torch.from_numpy) for c in ("coords", "records", "last_seen_ns"))
+    @cached_property
+    def coords(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.coords[self.blocks.order])
+
+    @cached_property
+    def records(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.records[self.blocks.order])
+
+    @cached_property
+    def last_seen_ns(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.last_seen_ns[self.blocks.order])
 
     def cpu(self) -> VoxelRows:
         return self
@@ -195,8 +196,21 @@ class BlockSnapshot(VoxelSnapshot):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    coords, last_seen_ns = _ordered("coords"), _ordered("last_seen_ns")
-    mean_point_m, mean_color = _ordered("points_m"), _ordered("colors")
+    @cached_property
+    def coords(self) -> NDArray[np.int32]:
+        return self.blocks.arena.coords[self.blocks.order]
+
+    @cached_property
+    def last_seen_ns(self) -> Index:
+        return self.blocks.arena.last_seen_ns[self.blocks.order]
+
+    @cached_property
+    def mean_point_m(self) -> NDArray[np.float32]:
+        return self.blocks.arena.points_m[self.blocks.order]
+
+    @cached_property
+    def mean_color(self) -> NDArray[np.uint8]:
+        return self.blocks.arena.colors[self.blocks.order]
 
     @cached_property
     def hits(self) -> NDArray[np.int32]:
@@ -351,7 +365,7 @@ class BlockCache:
 class BlockCopier:
     """Makes consecutive views of a map; not thread-safe, but views are for any thread.
 
-    Blocks are identified by their slots in the map.
+    Blocks are identified by their slots in the map. ``arena``: the present one.
     """
 
     def __init__(self, slots: int, voxel_size_m: float) -> None:
@@ -361,7 +375,7 @@ class BlockCopier:
         self._count = np.zeros(slots, np.int64)
         self._newest = np.zeros(slots, np.int64)
         self._version = np.zeros(slots, np.int64)
-        self._arena, self._rooms = Arena.of(0), Rooms()
+        self.arena, self._rooms = Arena.of(0), Rooms()
         self._left: deque[tuple[int, Index, Index]] = deque()  # moment, rooms that earlier views may show
         self._views: deque[tuple[int, weakref.ref[BlockView]]] = deque()
         self._without_means: list[tuple[Index, Index]] = []
@@ -403,15 +417,10 @@ class BlockCopier:
         sizes, counts, old = self._size[slots], self._count[slots], self._start[slots]
         self._rooms = Rooms(int(_ROOM * (rows + int(sizes.sum()))))
         starts, arena = self._rooms.take(sizes), Arena.of(self._rooms.rows)
-        arena.take(starts, self._arena, old, counts)
-        self._arena, self._start[slots] = arena, starts
+        arena.take(starts, self.arena, old, counts)
+        self.arena, self._start[slots] = arena, starts
         self._left.clear()
         self._views.clear()
-
-    @property
-    def arena(self) -> Arena:
-        """The present arena."""
-        return self._arena
 
     def view(
         self,
@@ -436,7 +445,7 @@ class BlockCopier:
         slots = slots[kept]
         view = BlockView(
             self._voxel_size_m, keys[kept], coords[kept], self._start[slots], self._count[slots], self._newest[slots],
-            self._version[slots], self._arena, self._fill_means,
+            self._version[slots], self.arena, self._fill_means,
         )  # fmt: skip
         self._views.append((self._moment, weakref.ref(view)))
         return view
@@ -444,7 +453,7 @@ class BlockCopier:
     def _fill_means(self) -> None:
         with self._means_lock:
             for starts, counts in self._without_means:
-                a = self._arena
+                a = self.arena
                 voxel_means(starts, counts, a.coords, a.records, self._voxel_size_m, a.points_m, a.colors)
                 row_lengths(starts, counts, a.coords, a.lengths)
             self._without_means.clear()

@@ -89,7 +89,13 @@ class Blocks:
     @staticmethod
     def joined(parts: Sequence[Blocks]) -> Blocks:
         """Concatenate; a block may be in several parts."""
-        return Blocks(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
+        return Blocks(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.local for part in parts]),
+            np.concatenate([part.records for part in parts]),
+            np.concatenate([part.last_seen_ns for part in parts]),
+        )
 
 
 @dataclass(eq=False)

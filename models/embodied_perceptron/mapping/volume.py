@@ -157,18 +157,22 @@ class FeatureVolume:
         self._spill = spill
         self._map: VoxelMap
         try:
-            self._map = HostMap(self.config, spill) if kernels == "numba" else device_map(self.config, device, spill)
+            if kernels == "warp":
+                from embodied_perceptron.mapping.warp_map import WarpMap
+
+                self._map = WarpMap(self.config, device, spill)
         except ImportError as error:
             self.fault = f"voxels are on the CPU: a map on {device} needs the package warp-lang: {first_line(error)}"
-            log.warning(self.fault)
-            self._map = HostMap(self.config, spill)
         except RuntimeError as error:
             if not is_device_fault(error):
                 raise
             reason = f"{device} has no room for the map's voxels: {first_line(error)}"
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
-            self._map, self.fault = HostMap(self.config, spill), f"voxels are on the CPU: {reason}"
+            self.fault = f"voxels are on the CPU: {reason}"
+        if kernels == "numba" or self.fault:
+            self._map = HostMap(self.config, spill)
+        if self.fault:
             log.warning(self.fault)
         self._site_cache = BlockCache()
         self._newest_ns: dict[str, int] = {}
@@ -469,13 +473,6 @@ class FeatureVolume:
         self.reset()
         self._map.put(saved.rows)
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
-
-
-def device_map(config: VolumeConfig, device: torch.device, spill: BlockSpill | None) -> VoxelMap:
-    """Map on a device. Raises ``ImportError`` without a working warp-lang, ``RuntimeError`` without room."""
-    from embodied_perceptron.mapping.warp_map import WarpMap
-
-    return WarpMap(config, device, spill)
 
 
 def warm_up() -> None:

@@ -121,39 +121,36 @@ class _Ledger:
     Attributes:
         blocks, voxels: stored ones; ``blocks`` counts some that clearing emptied.
         most_blocks: the most blocks so far.
+        pending: counts of frames in progress, oldest first.
     """
 
     def __init__(self) -> None:
         self.blocks, self.voxels, self.most_blocks = 0, 0, 0
-        self._pending: deque[_Counts] = deque()  # of frames in progress, oldest first
-
-    def begin(self, counts: _Counts) -> None:
-        """Await the counts of a frame."""
-        self._pending.append(counts)
+        self.pending: deque[_Counts] = deque()
 
     @property
     def bound(self) -> int:
         """The most blocks that may be stored; does not wait."""
-        while self._pending and self._pending[0].ready():
-            self._pending.popleft().read()
-        return self.blocks + sum(counts.most_new for counts in self._pending)
+        while self.pending and self.pending[0].ready():
+            self.pending.popleft().read()
+        return self.blocks + sum(counts.most_new for counts in self.pending)
 
     @property
     def most_voxels(self) -> int:
         """The most voxels that may be stored, but for those that the spill gave back; does not wait."""
-        return self.voxels + sum(counts.points for counts in self._pending)
+        return self.voxels + sum(counts.points for counts in self.pending)
 
     @property
     def is_settled(self) -> bool:
         """Whether no frame is in progress; does not wait."""
-        return self.bound >= 0 and not self._pending
+        return self.bound >= 0 and not self.pending
 
     def settle(self, last: _Counts | None = None) -> None:
         """Wait for the counts of all frames, or of those up to ``last``."""
-        if last is not None and last not in self._pending:
+        if last is not None and last not in self.pending:
             return
-        while self._pending:
-            counts = self._pending.popleft()
+        while self.pending:
+            counts = self.pending.popleft()
             counts.read()
             if counts is last:
                 return
@@ -254,7 +251,7 @@ class WarpMap(VoxelMap):
         counts = _Counts(self._ledger, counters, new, height * width)
         frame = self._upload(view, center, radius, rule) | _described({"counters": counters})
         frame |= {"shift": self._shift, "all_counters": counters}
-        self._ledger.begin(counts)
+        self._ledger.pending.append(counts)
         done.counts.append(counts)
         if not done.evicted:
             selects |= self._evict(frame, center, radius, done, new)
@@ -273,7 +270,11 @@ class WarpMap(VoxelMap):
             self._launch(kernels.allocate_blocks, new, f"keys free table_keys table_slots wanted {limit}", frame)
             self._launch(kernels.accumulate, band, f"{image} at table_slots records listed counters", frame)
             done.bands += 1
-            self._unfinished.append(partial(self._merge, frame, first == 0, band[0] * width))
+            points, names = (
+                frame | {"first_band": first == 0},
+                "listed stamp first_band records last_seen count counters",
+            )
+            self._unfinished.append(partial(self._launch, kernels.merge, band[0] * width, names, points))
             self._finish()
             clock.lap("points")
         if self.config.clearing:
@@ -282,10 +283,6 @@ class WarpMap(VoxelMap):
         done.cleared = True
         counts.send()
         clock.lap("clear")
-
-    def _merge(self, frame: Mapping[str, Any], first_band: bool, pixels: int) -> None:
-        names = "listed stamp first_band records last_seen count counters"
-        self._launch(kernels.merge, pixels, names, {**frame, "first_band": first_band})
 
     def _upload(
         self, view: FrameView, center: NDArray[np.float64], radius: float, rule: ClearingRule

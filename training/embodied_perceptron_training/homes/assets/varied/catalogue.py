@@ -106,12 +106,6 @@ _UNSEEN_SHARE = 0.5  # of the objects of a test home with held-out families
 _OWN_WEIGHT = 1.3  # of the family of version 1; alternatives have 1
 
 
-def all_families() -> tuple[str, ...]:
-    """Names of all parametric families of version 2."""
-    named = [*ALTERNATIVES, *(f for group in ALTERNATIVES.values() for f in group), *OWN, *_SINGLES]
-    return tuple(dict.fromkeys([*(family_name(f) for f in named), *(family_name(s) for s in clutter.SHAPES)]))
-
-
 @dataclass(frozen=True, eq=False)
 class FamilyModel(ObjectModel):
     """A model with its family.
