@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -355,22 +355,29 @@ def training_step(
     path: Callable[[], contextlib.AbstractContextManager[None]] = device_path,
     precision: Precision = "float32",
     what: Mapping[str, Any] = ALL_HEADS,
+    steps: int = 2,
 ) -> tuple[OperationCount, list[dict[str, float]]]:
-    """Counts of the second training step on generated homes, and the log lines of both steps.
+    """Counts of the second training step on generated homes, and the log lines of all steps.
 
     ``what`` is trained; networks of ``paper`` have a quarter of their channels."""
+    config = TrainingRun.of(
+        {}, **what, data=Path(_homes(scenes).name), batch=scenes, steps=steps, validations=0, workers=1,
+        checkpoint_s=1e9, precision=precision,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        homes = Path(folder) / "homes"
-        generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
-        config = TrainingRun.of(
-            {}, **what, data=homes, batch=scenes, steps=2, validations=0, workers=1, checkpoint_s=1e9,
-            precision=precision,
-        )  # fmt: skip
         task = SceneTask(config, lambda own: narrowed(own, 4 if own.name == "paper" else 1))
-        trainer = _SecondStep(task, config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
+        trainer = _SecondStep(task, config, RunFolder(Path(folder), pictures=False), quiet=True)
         with path():
             trainer.run()
     return trainer.count, trainer.logged
+
+
+@cache
+def _homes(scenes: int) -> tempfile.TemporaryDirectory[str]:
+    """Generated homes, kept with their prepared scenes until the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    generate(Path(folder.name), list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
+    return folder
 
 
 def narrowed(config: NetworkConfig, by: int) -> NetworkConfig:
