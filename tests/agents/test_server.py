@@ -172,6 +172,7 @@ def test_a_missing_scene_and_a_fault_are_told_apart(caplog):
     assert "secret" in caplog.text
 
 
+@pytest.mark.slow  # the session on the page asks the same over a pipe
 def test_a_saved_map_is_asked_over_a_pipe(saved):
     async def conversation(client):
         listed = await ask(client, "list_objects")

@@ -65,6 +65,11 @@ from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly
 # one camera
 
 
+def some(fast: list[float], slow: list[float]) -> list[object]:
+    """The values that span the range, and those between them."""
+    return [*fast, *(pytest.param(value, marks=pytest.mark.slow) for value in slow)]
+
+
 def severities(findings: list[Finding]) -> dict[str, Severity]:
     """The worst severity of each check."""
     worst: dict[str, Severity] = {}
@@ -369,7 +374,7 @@ def room_views(noise_m: float = 0.0, drift_m: float = 0.0) -> list[tuple[np.ndar
     return views
 
 
-@pytest.mark.parametrize("scale", [0.75, 0.85, 1.2, 1.3])
+@pytest.mark.parametrize("scale", some([0.75, 1.2], [0.85, 1.3]))
 def test_a_wrong_focal_length_is_named(scale: float) -> None:
     wrong = replace(INTRINSICS, fx=scale * INTRINSICS.fx, fy=scale * INTRINSICS.fy)
     (finding,) = check_views("front", room_views(), wrong)
@@ -717,11 +722,11 @@ def test_stamps_of_poses_that_are_off_are_named(late_s: float) -> None:
     assert finding.check == "clock offset"
     assert f"{abs(late_s):g} s too {'late' if late_s > 0 else 'early'}" in finding.message
     assert finding.remedy == f"use --pose-offset {-late_s:g}"
-    assert "one clock" in worst_of(views, poses_at=asked, live=True).remedy
-    right = [(depth, there_and_back(t)) for depth, t in zip(depths, times, strict=True)]
-    assert (
-        worst_of(right, poses_at=lambda offset_s: [there_and_back(t - offset_s) for t in times]).severity == Severity.OK
-    )
+    if late_s > 0:  # wording and right stamps are tested once
+        assert "one clock" in worst_of(views, poses_at=asked, live=True).remedy
+        right = [(depth, there_and_back(t)) for depth, t in zip(depths, times, strict=True)]
+        finding = worst_of(right, poses_at=lambda offset_s: [there_and_back(t - offset_s) for t in times])
+        assert finding.severity == Severity.OK
 
 
 @pytest.mark.parametrize("names", WRITTEN)
@@ -744,7 +749,7 @@ def test_right_poses_are_right() -> None:
     assert worst_of(ROOM).severity == Severity.OK
 
 
-@pytest.mark.parametrize("factor", [0.2, 5.0, 4.0, 0.25, 10.0, 0.1])
+@pytest.mark.parametrize("factor", some([0.1, 10.0], [0.2, 5.0, 4.0, 0.25]))
 def test_a_wrong_depth_scale_is_named(factor: float) -> None:
     """Read with 1000 units per metre, the depth is ``factor`` times what it should be."""
     finding = worst_of([((factor * depth).astype(np.float32), T) for depth, T in ROOM], depth_scale=1000.0)
@@ -753,7 +758,7 @@ def test_a_wrong_depth_scale_is_named(factor: float) -> None:
     assert finding.remedy == f"use --depth-scale {1000 * factor:g}"
 
 
-@pytest.mark.parametrize("factor", [1000.0, 100.0, 0.01, 3.0, 0.4])
+@pytest.mark.parametrize("factor", some([1000.0, 0.4], [100.0, 0.01, 3.0]))
 def test_a_wrong_pose_scale_is_named(factor: float) -> None:
     views = [(depth, make_transform(T[:3, :3], factor * T[:3, 3])) for depth, T in ROOM]
     finding = worst_of(views, depth_scale=1000.0)

@@ -293,7 +293,7 @@ def test_a_server_that_does_not_answer_costs_the_limit_and_then_nothing_for_a_wh
 def test_threads_that_never_end_are_few(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(endpoint.http.client.HTTPConnection, "request", lambda *_: release.wait())
-    model = reader("http://127.0.0.1:9/v1", limit_s=0.05)
+    model = reader("http://127.0.0.1:9/v1", limit_s=0.4)
     reasons = [answer(f"the lamp {k}", model).reason for k in range(6)]
     assert ["did not answer" in r for r in reasons] == [True] * 4 + [False] * 2
     assert "4 requests to the endpoint still wait" in reasons[-1]

@@ -183,7 +183,9 @@ def far_apart() -> list[SceneObject]:
 def test_relations_that_do_not_hold_are_not_found(fronts):
     room = far_apart()
     pose = camera((2.0, -4.0, 1.5), (2.0, 0.0, 0.5))
-    said = ("next to", "near", "in front of", "behind", "left of", "on", "under", "above", "in", "beside")
+    said = ("in front of", "behind", "left of")
+    if fronts == "boxes":  # the others do not depend on fronts
+        said += ("next to", "near", "on", "under", "above", "in", "beside")
     for a, b in itertools.permutations([o.label for o in room], 2):
         for words in said:
             for viewpoint in (None, pose):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.random_boxes import first_columns, random_boxes
 from torch import Tensor
+from torch.nn import functional
 
 from embodied_perceptron.geometry.boxes import (
     euler_to_matrix,
@@ -410,6 +411,44 @@ def test_occupancy_names_what_does_not_fit() -> None:
         DensePyramid(4, 4, levels=0)
     with pytest.raises(ValueError, match="expected at most 1 scales, got 2"):
         OccupancyHead(4, 2, levels=1)([torch.zeros(1, 4, 8, 8, 4), torch.zeros(1, 4, 4, 4, 2)])
+
+
+@torch.no_grad()
+def test_a_pyramid_and_its_classes_by_definition() -> None:
+    """Every operation from the arrays of the state, by their names; strides and paddings stand here."""
+    torch.manual_seed(0)
+    pyramid, head, grid = DensePyramid(4, 6, levels=3).eval(), OccupancyHead(6, 2), torch.randn(1, 4, 8, 8, 4)
+    state = pyramid.state_dict()
+    for name, value in state.items():
+        if value.is_floating_point():
+            value.copy_(torch.rand_like(value) if "running_var" in name else torch.randn_like(value))
+
+    def conv(x: Tensor, name: str, stride: int = 1) -> Tensor:
+        kernel = state[f"{name}.weight"]
+        return functional.conv3d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2)
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        mean, var, weight, bias = (state[f"{name}.{k}"] for k in ("running_mean", "running_var", "weight", "bias"))
+        return functional.batch_norm(x, mean, var, weight, bias)
+
+    levels, x = [], grid
+    for i in range(3):
+        stride = 1 if i == 0 else 2
+        y = norm(conv(x, f"down.{i}.conv1", stride), f"down.{i}.norm1").relu()
+        y = norm(conv(y, f"down.{i}.conv2"), f"down.{i}.norm2")
+        x = (y + (x if i == 0 else norm(conv(x, f"down.{i}.shortcut.0", stride), f"down.{i}.shortcut.1"))).relu()
+        levels.append(x)
+    for i in (1, 0):
+        y = functional.conv_transpose3d(levels[i + 1], state[f"up.{i}.0.weight"], stride=2)
+        y = norm(conv(norm(y, f"up.{i}.1").relu(), f"up.{i}.3"), f"up.{i}.4").relu()
+        levels[i] = levels[i] + y
+    expected = [norm(conv(x, f"out.{i}.0"), f"out.{i}.1").relu() for i, x in enumerate(levels)]
+    found = pyramid(grid)
+    for i, (level, logits) in enumerate(zip(found, head(found), strict=True)):
+        torch.testing.assert_close(level, expected[i], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            logits, functional.conv3d(expected[i], head.classify[i].weight), rtol=1e-4, atol=1e-3
+        )
 
 
 def test_the_finest_scale_alone_is_the_same() -> None:

@@ -175,6 +175,7 @@ def test_grounding_scene(grounding: GroundingHead, recorded_neck: tuple[torch.Te
     assert relative_error(logits[-1, 0].sigmoid().max(-1).values, z["scores"]) < 1e-4
 
 
+@pytest.mark.slow  # 768 channels; test_heads.py has the same arithmetic with four
 @pytest.mark.timeout(600)
 @torch.no_grad()
 def test_occupancy() -> None:

@@ -91,7 +91,11 @@ def look(it: Perceptron) -> ScenePrediction:
     return it.inference.predict(it._window, it.volume.copy(), it.map._cameras.view_direction, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(30))
+def seeds(fast: int, count: int) -> list[object]:
+    return [seed if seed < fast else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
+
+
+@pytest.mark.parametrize("seed", seeds(15, 30))
 def test_live_equals_batch(seed, tmp_path):
     features = "float16" if seed % 3 == 0 else "float32"
     it = live_sequence(seed, features, tmp_path)
@@ -130,7 +134,7 @@ def test_live_equals_batch(seed, tmp_path):
     np.testing.assert_array_equal(prediction.semantic.labels, cells.labels)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(5, 10))
 def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
     it = live_sequence(seed, "float32", tmp_path)
     memory, network = it._window.memory, it.inference.network

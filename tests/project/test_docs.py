@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import click
@@ -63,9 +64,14 @@ def words_of(line):
     return shlex.split(line, comments=True)
 
 
+@cache
+def click_command():
+    return typer.main.get_command(build_app())
+
+
 def parse(words):
     """Let click read a command line as it would, without running it."""
-    command, context, name = typer.main.get_command(build_app()), None, "embodied-perceptron"
+    command, context, name = click_command(), None, "embodied-perceptron"
     while True:
         context = click.Context(command, parent=context, info_name=name)
         if not hasattr(command, "commands") or (
@@ -118,7 +124,7 @@ def test_programs_on_the_pages_run(program, tmp_path, monkeypatch, capsys):
     from support.small_recording import write_recording
 
     (tmp_path / "out").mkdir()
-    write_recording(tmp_path / "out" / "drive", 12)
+    write_recording(tmp_path / "out" / "drive", 6)
     monkeypatch.chdir(tmp_path)
     if "out/map" in program:
         write_small_map(tmp_path / "out" / "map")

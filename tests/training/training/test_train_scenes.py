@@ -258,7 +258,7 @@ def test_every_head_learns_from_a_step(homes: Path, task: str, heads: set[str]) 
     batch = built.collate([built.samples.sample(i, np.random.default_rng(i)) for i in (0, 1)])
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-3)
     values = []
-    for _ in range(6):
+    for _ in range(4):
         torch.manual_seed(0)
         losses = built.losses(model, batch, lambda value: value.detach())
         assert all(torch.isfinite(v) for v in losses.values())
@@ -699,7 +699,10 @@ def test_projections_start_where_they_reproduce_the_features_of_the_weights(
     assert caches[0].paths(0)[1] == caches[1].paths(0)[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"learn": "all"}, {"learn": "occupancy", "projections": "frozen"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"learn": "all"}, marks=pytest.mark.slow), {"learn": "occupancy", "projections": "frozen"}],
+)
 def test_a_training_continues_without_the_files_that_it_started_from(
     homes: Path, tmp_path: Path, shown_weights: Path, options: dict[str, str]
 ) -> None:
