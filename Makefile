@@ -40,8 +40,9 @@ pictures: demo
 	$(BIN)/python -c "import cv2; cv2.imwrite('docs/images/demo.jpg', cv2.imread('$(OUT)/demo/top_view.png'))"
 	$(BIN)/python -c "import cv2; cv2.imwrite('docs/images/home_sheet.jpg', cv2.imread('$(OUT)/sheet/inspect/sheet_synthetic_0.png'))"
 
+# One thread a worker: workers share the cores, and threads that wait for each other's would cost a sixth.
 test: setup
-	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(HANG) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(HANG) $(PYTEST_ARGS)
 
 test-all: setup
 	$(BIN)/python -m pip install --quiet "ray>=2.9"

@@ -298,6 +298,12 @@ def counted(call: Callable[[], Any]) -> OperationCount:
     return count
 
 
+@cache
+def two_rooms() -> list[PosedFrame]:
+    """One lap of the tour."""
+    return frames_of(2, 20)
+
+
 def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     """One perception at the 13th keyframe of the tour, and the integration of the 14th."""
     with device_path():
@@ -305,7 +311,7 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
     volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="warp")
     it = Perceptron(config, volume, inference)
-    frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
+    frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(two_rooms()[:14])]
     with device_path(), OperationCount():  # records the graphs
         for frame in frames[:12]:
             it.integrate(frame)

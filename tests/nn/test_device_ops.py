@@ -86,7 +86,7 @@ def test_a_look_and_a_keyframe_ask_for_no_more(bench: ModuleType) -> None:
 @needs_warp
 def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
     """Two rooms, walls askew: what is fused, boxes, cells, and the map that is copied."""
-    frames_of, again, every_frame = bench.frames_of, bench.again, bench.every_frame
+    again, every_frame = bench.again, bench.every_frame
 
     c, s = np.cos(0.2), np.sin(0.2)
     turn = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
@@ -99,7 +99,7 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
         volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels=kernels)
         it = Perceptron(config, volume, inference)
         with path():
-            for i, frame in enumerate(frames_of(2, 20)[:7]):
+            for i, frame in enumerate(bench.two_rooms()[:7]):
                 moved = PosedFrame(frame.frame, turn @ frame.T_world_camera)
                 report = it.integrate(again(moved, 200_000_000 * (i + 1)))
             looks.append((report, it.perceive(), it.prediction))
@@ -124,7 +124,7 @@ def test_features_of_single_objects_are_read_in_one_transfer_a_keyframe(bench: M
         with path():
             features = load_inference("tiny", "cpu").image_features()
             volume = FeatureVolume(None, bench.every_frame(5), features=features)
-            for i, frame in enumerate(bench.frames_of(2, 20)[:2]):
+            for i, frame in enumerate(bench.two_rooms()[:2]):
                 volume.integrate(bench.again(frame, 200_000_000 * (i + 1)))
             points_m = volume.snapshot(1).mean_point_m[::200].astype(np.float64)
             for keyframe in volume.keyframes:
