@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.families import all_families
 from support.scripts import load_script
 
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 import math
 import operator
@@ -16,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 import typer
+from support.families import all_families
 from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -61,13 +61,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=[5, pytest.param(14, marks=pytest.mark.slow)])
 def homes(request: pytest.FixtureRequest) -> list[Home]:
     return [build_home(seed, HomeSpec(0, version=2)) for seed in range(request.param)]
-
-
-def all_families() -> set[str]:
-    """Names of all parametric families of version 2."""
-    named = {*catalogue.ALTERNATIVES, *itertools.chain(*catalogue.ALTERNATIVES.values())}
-    named |= {*catalogue.OWN, *catalogue._SINGLES, *clutter.SHAPES}
-    return {catalogue.family_name(family) for family in named}
 
 
 def made_of(home: Home) -> list[FamilyModel]:
