@@ -10,7 +10,7 @@ from support.families import all_families
 from support.scripts import load_script
 
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
-from embodied_perceptron_training.homes.assets.varied.catalogue import UNSEEN, all_families
+from embodied_perceptron_training.homes.assets.varied.catalogue import UNSEEN
 
 CLASSES = ("chair", "couch", "table")
 
