@@ -11,6 +11,7 @@ from support.language_scenes import living_room, thing
 from embodied_perceptron.language import scoring
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.colors import color_likelihood, color_scores
+from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import detected_scene
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
@@ -52,6 +53,17 @@ def test_to_have_none_is_not_to_have_one(said: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- ranks
+
+
+def test_an_order_in_a_group_of_which_nothing_fits_the_rest_has_an_answer() -> None:
+    chair, table = ObjectPhrase("chair", (0, 5)), ObjectPhrase("table", (6, 11))
+    conditions = Constraint("in", (table,)), Constraint("from-left", rank=2)
+    meaning = Meaning("chair table", chair, conditions, among=2)
+    objects = [thing(1, "table", (20, 0, 0.4), (1, 1, 0.8)), *row("chair", 0.0, 1.0, 2.0, first=2)]
+    scorer = scoring.Scorer(meaning, SceneGeometry(np.array([o.box for o in objects])), tuple(o.label for o in objects),
+                            np.ones(4))  # fmt: skip
+    scorer.plausible = lambda evidence: np.zeros(4)  # type: ignore[method-assign]
+    assert np.isfinite(scorer.evidence().log_score).all()
 
 
 @pytest.mark.parametrize(("rank", "number"), [("second", 5), ("third", 3), ("fourth", 2)])

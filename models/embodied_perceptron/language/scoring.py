@@ -260,7 +260,7 @@ class Scorer:
             fits = self.plausible(Evidence(self.category, log_score, log_score, terms, holds_not, may_be))
             fits = fits * (self.category >= OF_KIND * float(self.category.max()))
             among = self.group * (fits >= _COMPARED * float((fits * self.group).max()))
-            if self.meaning.among is not None:
+            if self.meaning.among is not None and (among * fits).any():
                 among = among * best_row(self.g, among * fits, self.meaning.among)
             soft = among * np.exp(np.minimum(first - first[among > 0].max(), 0.0))
             for constraint in superlative:
