@@ -12,7 +12,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -51,7 +51,7 @@ from embodied_perceptron.language.meaning import (
     SentenceGraph,
 )
 from embodied_perceptron.language.questions import read_question
-from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwork
+from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwork, merged
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
@@ -556,6 +556,14 @@ def new_network() -> SentenceNetwork:
     return SentenceNetwork(len(INTENTS), len(KINDS)).load_minilm()
 
 
+def _quantized(layers: torch.nn.ModuleList, how: torch.ao.quantization.QConfig) -> torch.nn.ModuleList:
+    """Layers with 8-bit weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that quantization moves to another package
+        quantize: Callable[..., torch.nn.ModuleList] = torch.ao.quantization.quantize_dynamic
+        return quantize(layers, {torch.nn.Linear: how})
+
+
 class SentenceReader:
     """Read sentences with a trained network."""
 
@@ -570,11 +578,20 @@ class SentenceReader:
         missing or other weights.
         """
         network = new_network().load_trained(path).merge()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that quantization moves to another package
-            quantize: Callable[..., torch.nn.ModuleList] = torch.ao.quantization.quantize_dynamic
-            network.layers = quantize(network.layers, {torch.nn.Linear}, dtype=torch.qint8)
+        network.layers = _quantized(network.layers, torch.ao.quantization.default_dynamic_qconfig)
         return cls(network)
+
+    @cached_property
+    def _plain(self) -> torch.nn.ModuleList:
+        """MiniLM's layers without training on sentences; loaded when they are first needed."""
+        return _quantized(merged(new_network().layers), torch.ao.quantization.per_channel_dynamic_qconfig)
+
+    def vector(self, text: str) -> F32:
+        """(C,) MiniLM's unit vector of what a text is about."""
+        with torch.inference_mode():
+            mean = self.network.features(self.network.batch([text], [[]]), self._plain).mean(dim=1)
+            vector: F32 = torch.nn.functional.normalize(mean, dim=1)[0].numpy()
+        return vector
 
     def read(self, text: str, words: Sequence[Word]) -> tuple[SentenceGraph, ...]:
         """The most likely graph over ``words``, then alternatives that differ from it in one piece or in the intent."""

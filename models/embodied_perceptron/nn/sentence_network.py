@@ -9,7 +9,8 @@ here and not by ``transformers``, which takes seconds to import.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,12 +170,12 @@ class SentenceNetwork(nn.Module):
         share /= share.sum(dim=2, keepdim=True).clamp(min=1.0)
         return WordBatch(tokens.ids, tokens.mask == 0, share)
 
-    def features(self, batch: WordBatch) -> torch.Tensor:
-        """(B, T, C) features of the tokens."""
+    def features(self, batch: WordBatch, layers: Iterable[nn.Module] | None = None) -> torch.Tensor:
+        """(B, T, C) features of the tokens; ``layers``: others than the network's own."""
         embedded = self.embedding(batch.ids) + self.places.weight[: batch.ids.shape[1]] + self.segment
         x: torch.Tensor = self.norm(embedded)
         keep = ~batch.pad[:, None, None] if batch.pad.any() else None
-        for layer in self.layers:
+        for layer in self.layers if layers is None else layers:
             x = layer(x, keep)
         return x
 
@@ -204,8 +205,15 @@ class SentenceNetwork(nn.Module):
 
     def merge(self) -> SentenceNetwork:
         """Merge the adapters into the layers for speed; the network can no longer be trained or stored."""
-        for layer in self.layers:
-            for name, part in list(layer.named_children()):
-                if isinstance(part, _Adapted):
-                    setattr(layer, name, part.merged())
+        self.layers = merged(self.layers)
         return self.eval()
+
+
+def merged(layers: Iterable[nn.Module]) -> nn.ModuleList:
+    """Copies of layers, with the adapters merged into their weights."""
+    copies = nn.ModuleList(copy.deepcopy(layer) for layer in layers)
+    for layer in copies:
+        for name, part in list(layer.named_children()):
+            if isinstance(part, _Adapted):
+                setattr(layer, name, part.merged())
+    return copies.eval()

@@ -1,0 +1,66 @@
+"""Sentences that describe a thing without its name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.knowledge import TRAITS, is_named, noun_knowledge
+from embodied_perceptron.language.query import sentence_reader
+from embodied_perceptron.results import GroundingStatus, SceneObject
+
+LABELS = ("microscope", "razor", "chair", "refrigerator", "mirror", "bathtub", "toothbrush")
+
+
+def scene(labels: tuple[str, ...] = LABELS) -> list[SceneObject]:
+    return [
+        SceneObject(k + 1, label, 0.9, np.array([1.5 * k, 3.0, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0, 0.0]))
+        for k, label in enumerate(labels)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("Point at the gizmo you squint down to see germs.", "microscope"),
+        ("fetch me the Gillette", "razor"),
+        ("tiny bristles at one end, goes round your gob twice a day", "toothbrush"),
+    ],
+)
+def test_a_description_finds_the_object(text: str, label: str) -> None:
+    answer = ground_objects(text, scene(), vocabulary=None)
+    assert answer.status == GroundingStatus.FOUND
+    assert answer.candidates[0].label == label
+    assert answer.reason.startswith("by its description")
+    without = ground_objects(text, scene(tuple(name for name in LABELS if name != label)), vocabulary=None)
+    assert without.status == GroundingStatus.NOT_FOUND or without.candidates[0].score < 0.5
+
+
+@pytest.mark.parametrize("text", ["where is the piano", "bring me the chainsaw", "the chair by the piano"])
+def test_what_is_named_and_absent_is_not_found(text: str) -> None:
+    assert ground_objects(text, scene(), vocabulary=None).status == GroundingStatus.NOT_FOUND
+
+
+def test_an_empty_scene_has_no_guess() -> None:
+    assert noun_knowledge().guess("the thing you sit on", ()) == ("", 0.0)
+    assert ground_objects("the thing you sit on", [], vocabulary=None).status != GroundingStatus.FOUND
+
+
+def test_one_label_is_scored() -> None:
+    label, traits = noun_knowledge().traits("the thing you sit on", ("chair",))
+    assert label == "chair"
+    assert traits.shape == (len(TRAITS),)
+    assert np.isfinite(traits).all()
+
+
+def test_a_noun_of_the_sentence_names_its_labels() -> None:
+    assert is_named("couch", "the sofa by the window")
+    assert not is_named("couch", "somewhere for a nap")
+
+
+def test_plain_vectors_are_not_those_of_the_reader() -> None:
+    reader = sentence_reader()
+    vector = reader.vector("microscope")
+    assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-5)
+    assert float(vector @ reader.vector("optical instrument for small things")) > float(vector @ reader.vector("chair"))
