@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,7 +60,9 @@ class Looks:
         rows = [(k, b) for k, v in boxes_by_name.items() for b in (v if isinstance(v, list) else [v])]
         for _ in range(times):
             seen = found(*(b for _, b in rows), labels=[k for k, _ in rows], scores=scores or [0.6] * len(rows))
-            self.objects.update(seen, snapshot, self.looks * SECOND // 3, scores=NETWORK)
+            now_ns = self.looks * SECOND // 3
+            now = replace(snapshot, last_seen_ns=np.full_like(snapshot.last_seen_ns, now_ns))  # a camera sees it all
+            self.objects.update(seen, now, now_ns, scores=NETWORK)
             self.looks += 1
 
     def by_id(self):

@@ -972,7 +972,7 @@ class ObjectMap:
                 here = Bounds.of(track.box[None]).iou(Bounds.of(_boxes_of(self._gone.values())))[0] > _REPLACED_IOU
                 gone = [t for t, is_here in zip(self._gone.values(), here.tolist(), strict=True) if is_here]
                 left_ns = max((t.history[-1].stamp_ns for t in gone if t.has_left), default=-1)
-                if track.present_ns <= left_ns:  # detected in the voxels that an object left behind
+                if 0 < track.present_ns <= left_ns:  # detected in the voxels that an object left behind
                     track.state, track.replaced_ns, track.published = ObjectState.TENTATIVE, left_ns, None
                     continue
                 put_there = bool(gone) or was_put_there(track.box, track.begun_ns, snapshot)
