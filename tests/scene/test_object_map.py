@@ -242,8 +242,8 @@ def test_duplicates_merge_into_the_oldest_confirmed():
 @pytest.mark.parametrize("reported", [None, (True, True), (True, False)])
 def test_a_door_and_its_frame_stay_two_where_a_detector_reports_both(reported):
     boxes = np.array([[0.0, 0.0, 1.0, 0.8, 0.13, 2.0, 0, 0, 0], [0.0, 0.0, 1.03, 0.92, 0.15, 2.06, 0, 0, 0]])
-    told = None if reported is None else np.array(reported)
-    detections = Detections(boxes, np.array([0.9, 0.8]), ("door", "doorframe"), reported=told)
+    of_detector = None if reported is None else np.array(reported)
+    detections = Detections(boxes, np.array([0.9, 0.8]), ("door", "doorframe"), reported=of_detector)
     objects = ObjectMap()
     for second in range(1, 4):
         objects.update(detections, world(*boxes), second * SECOND)

@@ -8,7 +8,7 @@ the best label is meant: how much better it fits than the other labels, and than
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -59,14 +59,11 @@ class NounKnowledge:
     vectors: F32
     common: int
     weights: F32
-    _others: dict[str, F32] = field(default_factory=dict)
 
     def _vector(self, noun: str) -> F32:
         if noun in self.rows:
             return np.asarray(self.vectors[self.rows[noun]])
-        if noun not in self._others:
-            self._others[noun] = np.mean([vector_of(text) for text in texts_of(noun)], axis=0, dtype=np.float32)
-        return self._others[noun]
+        return np.asarray(np.mean([vector_of(text) for text in texts_of(noun)], axis=0, dtype=np.float32))
 
     def traits(self, text: str, labels: Iterable[str]) -> tuple[str, F32]:
         """The label of ``labels``, which are not empty, that fits a text best, and (T,) :data:`TRAITS` of its fit."""

@@ -1201,9 +1201,10 @@ class ObjectMap:
         track.unfound_s += look.dt_s
         floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - rate * look.dt_s, min(floor, track.log_odds))
-        since_ns = max(track.found_ns, look.now_ns - round(look.dt_s * 1e9) - 1)
-        opaque = 1.0 - self._seen_through(track, look.snapshot, since_ns)  # voxels seen through are cleared late
-        inside, explained = opaque * inside, opaque * explained
+        if inside:
+            since_ns = max(track.found_ns, look.now_ns - round(look.dt_s * 1e9) - 1)
+            opaque = 1.0 - self._seen_through(track, look.snapshot, since_ns)  # voxels seen through are cleared late
+            inside, explained = opaque * inside, opaque * explained
         if not track.is_back:
             track.log_odds += emptiness(inside - explained, track.support, covered, places)
         elif inside < places.back_support * track.support and around >= places.back_surroundings * track.surroundings:
