@@ -230,7 +230,7 @@ def test_blend_is_of_the_same_box_whatever_its_axes_are_called():
 
         renamed = np.concatenate([old[:3], P.T @ old[3:6], matrix_to_euler(torch.from_numpy(R @ P)).numpy()])
         assert box_affinity(old[None], renamed[None])[0, 0] == pytest.approx(1.0)
-        blended = blend_boxes(old, renamed)
+        blended = blend_boxes(old[None], renamed[None], np.array([0.5]))[0]
         np.testing.assert_allclose(blended[:6], old[:6], atol=1e-9)
         np.testing.assert_allclose(box_rotations(blended[None])[0], R, atol=1e-9)
 

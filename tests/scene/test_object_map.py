@@ -371,11 +371,18 @@ def test_empty_updates():
 
 def test_blend_knows_that_boxes_turn_by_quarters():
     old = np.array([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0, 0])
-    new = np.array([0, 0, 0.5, 0.62, 1.02, 1.0, np.pi / 2 + 0.02, 0, 0])
-    assert blend_boxes(old, new) == pytest.approx([0, 0, 0.5, 1.01, 0.61, 1.0, 0.01, 0, 0], abs=1e-9)
-    assert np.array_equal(blend_boxes(old, old), old)
+    turned = np.array([0, 0, 0.5, 0.62, 1.02, 1.0, np.pi / 2 + 0.02, 0, 0])
     tilted = np.array([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0.2, 0])
-    assert blend_boxes(old, tilted) == pytest.approx([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0.1, 0])
+    elsewhere = np.array([5, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0, 0])
+    whole = np.array([0, 0, 0.5, 3.0, 2.0, 1.0, 0.0, 0, 0])
+    others, gains = (
+        np.stack([turned, old, tilted, elsewhere, elsewhere, whole]),
+        np.array([0.5, 0.5, 0.5, 0.4, 0.5, 0.1]),
+    )
+    blended = blend_boxes(np.stack([old] * len(others)), others, gains)
+    assert blended[0] == pytest.approx([0, 0, 0.5, 1.01, 0.61, 1.0, 0.01, 0, 0], abs=1e-9)
+    assert blended[2] == pytest.approx([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0.1, 0])
+    assert np.array_equal(blended[[1, 3, 4, 5]], [old, old, elsewhere, whole])
 
 
 def test_the_floor_beneath_is_no_evidence():

@@ -503,33 +503,30 @@ def _compared(known: F64, found: F64) -> tuple[F64, F64, F64, F64]:
 _AXIS_NAMES = Rotation.create_group("O").as_matrix().round()  # (24, 3, 3) rotations that permute a box's axes
 
 
-def blend_boxes(old: F64, new: F64, gain: float = 0.5) -> F64:
-    """Interpolate (9,) boxes by ``gain`` from ``old`` to ``new``, with the axis permutation nearest to the old box.
+def blend_boxes(old: F64, new: F64, gains: F64) -> F64:
+    """Interpolate (N, 9) boxes by (N,) ``gains`` from ``old`` to ``new``, with the axis permutation nearest to the old.
 
-    Boxes that differ too much are not interpolated: returns the new one if it contains the old one, otherwise the one
+    Boxes that differ too much are not interpolated: the new one counts if it contains the old one, otherwise the one
     that the gain favours.
     """
-    iou, share_old = overlaps(thickened(old[None]), thickened(new[None]))
-    if float(iou[0, 0]) < _BLEND_IOU:
-        return np.array(new if gain >= 0.5 or float(share_old[0, 0]) >= INSIDE_SHARE else old)
-    if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
-        result: F64 = new.copy()
-        turns = round(float((new[6] - old[6]) / (np.pi / 2)))
-        result[6] -= turns * np.pi / 2
-        if turns % 2:
-            result[3], result[4] = new[4], new[3]
-        blended: F64 = old + gain * (result - old)
-        blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
-        return blended
-    R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
-    named = R_new @ _AXIS_NAMES  # (24, 3, 3)
-    agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
-    best = int(agreement.argmax())
-    if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
-        return np.array(new if gain >= 0.5 else old)
-    size = np.abs(_AXIS_NAMES[best]).T @ new[3:6]
-    u, _, vt = np.linalg.svd((1.0 - gain) * R_old + gain * named[best])
-    angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
-    place = old[:6] + gain * (np.concatenate([new[:3], size]) - old[:6])
-    mean: F64 = np.concatenate([place, angles])
-    return mean
+    iou, share_old = paired_overlaps(thickened(old), thickened(new))
+    gain, alike = gains[:, None], iou >= _BLEND_IOU
+    result: F64 = np.where((gain >= 0.5) | (~alike & (share_old >= INSIDE_SHARE))[:, None], new, old)
+    upright = alike & ~(old[:, 7:].any(axis=1) | new[:, 7:].any(axis=1))  # these stay exactly upright
+    turns = np.round((new[:, 6] - old[:, 6]) / (np.pi / 2))
+    turned = np.where((turns % 2 == 1)[:, None], new[:, [0, 1, 2, 4, 3, 5, 6, 7, 8]], new)
+    turned[:, 6] -= turns * np.pi / 2
+    blended = old + gain * (turned - old)
+    blended[:, 6] = (blended[:, 6] + np.pi / 2) % np.pi - np.pi / 2
+    result[upright] = blended[upright]
+    for row in np.flatnonzero(alike & ~upright):
+        R_old, R_new = box_rotations(np.stack([old[row], new[row]]))
+        named = R_new @ _AXIS_NAMES  # (24, 3, 3)
+        agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
+        best = int(agreement.argmax())
+        if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) <= _BLEND_RAD:
+            size = np.abs(_AXIS_NAMES[best]).T @ new[row, 3:6]
+            u, _, vt = np.linalg.svd((1.0 - gains[row]) * R_old + gains[row] * named[best])
+            result[row, :6] = old[row, :6] + gains[row] * (np.concatenate([new[row, :3], size]) - old[row, :6])
+            result[row, 6:] = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
+    return result

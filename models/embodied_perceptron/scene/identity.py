@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations
-from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.mapping.block_copies import blocks_of, row_ranges
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.mapping.image_features import LOOK_CHANNELS
 from embodied_perceptron.mapping.voxel_counts import without_bottom
@@ -180,8 +180,8 @@ def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> Voxels:
     bounds, blocks = Bounds.of(box[None]), blocks_of(snapshot)
     edge_m, arena = BLOCK_EDGE * snapshot.voxel_size_m, blocks.arena
     low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
-    ranges = blocks.ranges[((blocks.coords >= low) & (blocks.coords <= high)).all(axis=1)]
-    rows = np.concatenate([np.arange(a, b) for a, b in ranges.tolist()] or [np.zeros(0, np.int64)])
+    near = ((blocks.coords >= low) & (blocks.coords <= high)).all(axis=1)
+    rows = row_ranges(blocks.starts[near], blocks.counts[near])
     points = arena.points_m[rows].astype(np.float64)
     kept = (np.abs((points - box[:3]) @ box_rotations(box[None])[0]) <= box[3:6] / 2).all(axis=1)
     rows = rows[kept]

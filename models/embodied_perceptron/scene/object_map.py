@@ -282,13 +282,13 @@ class _Look:
             low, high = np.maximum(low, region_low), np.minimum(high, region_high)
         return low, high
 
-    def shows(self, box: NDArray[np.float64]) -> bool:
-        """Whether a (9,) box lies wholly within reach and region."""
+    def shows(self, boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """(N,) whether (N, 9) boxes lie wholly within reach and region."""
+        shown = ~_cut_by(self.region, boxes)
         if self.camera_m is not None:
-            reach_m = self.reach_m - float(np.linalg.norm(box[3:6])) / 2
-            if float(np.linalg.norm(box[:3] - self.camera_m)) > reach_m:
-                return False
-        return not _cut_by(self.region, box)
+            away_m = np.linalg.norm(boxes[:, :3] - self.camera_m, axis=1)
+            shown &= away_m <= self.reach_m - np.linalg.norm(boxes[:, 3:6], axis=1) / 2
+        return shown
 
 
 def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -730,10 +730,12 @@ class ObjectMap:
         self._updated_ns = now_ns
         self._updates += 1
         found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
-        cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
-        look = _Look(found, cut, snapshot, now_ns, dt_s, camera_m, reach_m, looked_at, scores)
+        look = _Look(
+            found, _cut_by(looked_at, found.boxes), snapshot, now_ns, dt_s, camera_m, reach_m, looked_at, scores
+        )
         near = self._near(look)
         matched = self._match(near, look)
+        self._average_boxes(matched, look)
         for row in range(len(found)):
             if row in matched:
                 self._see(matched[row], look, row)
@@ -866,9 +868,28 @@ class ObjectMap:
         rows, columns = scipy.optimize.linear_sum_assignment(affinity**2, maximize=True)
         return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
 
+    def _average_boxes(self, matched: Mapping[int, Track], look: _Look) -> None:
+        """Blend the boxes of known objects with the detected ones; a box that the border cuts changes no whole one."""
+        rows = [row for row, track in matched.items() if not (look.cut[row] and track.whole)]
+        tracks, scores = [matched[row] for row in rows], look.found.scores[rows]
+        for row, track in zip(rows, tracks, strict=True):
+            if not look.cut[row] and not track.whole:
+                track.whole, track.weight = True, 0.0
+        gains = np.maximum(
+            scores / np.maximum([t.weight + s for t, s in zip(tracks, scores, strict=True)], 1e-12), 1e-3
+        )
+        old = _boxes_of(tracks)
+        new = blend_boxes(old, look.found.boxes[rows], gains)
+        disagrees = (new == old).all(axis=1) & (gains < 0.5)  # if that continues, the object has moved
+        for n, box in enumerate(canonical_boxes(new)):
+            if disagrees[n]:
+                tracks[n].weight *= 0.5
+            else:
+                tracks[n].box = box.copy()
+                tracks[n].weight = min(tracks[n].weight + float(scores[n]), self.config.estimates.box_memory)
+
     def _see(self, track: Track, look: _Look, row: int) -> None:
-        found, scores, whole = look.found, look.scores, not look.cut[row]
-        score = float(found.scores[row])
+        found, scores, score = look.found, look.scores, float(look.found.scores[row])
         track.found += 1
         track.reported = found.is_reported(row)
         track.found_ns, track.unfound_s = look.now_ns, 0.0
@@ -876,16 +897,6 @@ class ObjectMap:
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
         track.reference = reference_score(scores, self.config)
         track.vote(found.labels[row], score, found.posterior(row), self.config.estimates.name_memory)
-        if whole > track.whole:
-            track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
-        elif whole or not track.whole:
-            gain = max(score / (track.weight + score), 1e-3)
-            box = blend_boxes(track.box, found.boxes[row], gain)
-            if np.array_equal(box, track.box) and gain < 0.5:  # boxes disagree; if that continues, the object has moved
-                track.weight *= 0.5
-            else:
-                track.box = canonical_boxes(box[None])[0]
-                track.weight = min(track.weight + score, self.config.estimates.box_memory)
 
     def _begin(self, look: _Look, row: int) -> Track:
         found, scores, score = look.found, look.scores, float(look.found.scores[row])
@@ -1127,7 +1138,8 @@ class ObjectMap:
 
         Returns the remaining objects, and the ids of missed ones with voxels that no found object explains.
         """
-        looked = [t for t in near if t.id in matched or look.shows(t.box)]
+        shown = look.shows(_boxes_of(near))
+        looked = [t for t, is_shown in zip(near, shown, strict=True) if is_shown or t.id in matched]
         if not looked:
             return list(near), set()
         boxes = np.stack([t.box for t in looked])
@@ -1380,15 +1392,17 @@ def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64], share: fl
 
 def _has_moved(before: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
     """Whether a (9,) box is elsewhere: not only grown, and not by less than its own size can be wrong."""
-    if float(np.linalg.norm(displacement(before, after))) < _MOVED_M:
+    away_m = float(np.linalg.norm(after[:3] - before[:3]))  # never less than the displacement
+    if away_m < _MOVED_M or float(np.linalg.norm(displacement(before, after))) < _MOVED_M:
         return False
     return float(Bounds.of(before[None]).iou(Bounds.of(after[None]))[0, 0]) < _SAME_PLACE_IOU
 
 
-def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
-    """Whether a (9,) box lies partly outside of the region."""
+def _cut_by(region: Region | None, boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(N,) whether (N, 9) boxes lie partly outside of the region."""
     if region is None:
-        return False
-    R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]
-    center, half = region.manhattan.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
-    return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())
+        return np.zeros(len(boxes), np.bool_)
+    R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(boxes)
+    center, half = region.manhattan.from_world(boxes[:, :3]), (np.abs(R) @ boxes[:, 3:6, None])[..., 0] / 2
+    cut: NDArray[np.bool_] = ((center - half < region.lower_m) | (center + half > region.upper_m)).any(axis=1)
+    return cut
