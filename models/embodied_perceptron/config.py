@@ -487,7 +487,7 @@ class LiftOptions:
             late is disabled. Large open-vocabulary models on a CPU need more.
         persons: ``masked``: persons detected by an ONNX detector, at five frames per second before fusion, are left out
             of the map; ``mapped``: persons are mapped like objects.
-        witnesses: file of `evaluate calibrate-witnesses` with measured rates of detectors; "" = the shipped one.
+        witnesses: file of `evaluate calibrate-witnesses` with measured confusions of detectors; "" = the shipped one.
         stamp_tolerance_s: largest difference between the stamps of other programs' detections and the keyframe.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
         device: of ``transformers`` models, as for the network.

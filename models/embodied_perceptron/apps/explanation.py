@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.detection2d.association import LiftedView, fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Hypothesis, surface_in
+from embodied_perceptron.detection2d.association import LiftedView, pixels_of
+from embodied_perceptron.detection2d.fusion import Hypothesis, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -28,6 +28,7 @@ from embodied_perceptron.scene.object_map import distinct
 _NEAR_M = 0.1  # largest distance of a point from a box that it selects
 _SHOWN = 5  # names
 _LEAST = 0.02  # smallest probability shown
+_IN_VIEW = 0.5  # share of an object's surface that a view sees, as its back is hidden
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,16 +185,14 @@ def _views(lift: DetectionLift, perception: Perception, spot: Spot) -> list[str]
         return ["  there are none"]
     box = np.array([*spot.point_m, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0]) if spot.box is None else spot.box
     (surface,) = surface_in(box[None], perception.voxels)
-    visible = np.zeros(len(lift.views), bool)
-    if surface is not None:
-        visible = fully_visible([surface], lift.views, MIN_SIZE_PX)[0]
-    lines, undetected = [], {"in full view": 0, "hidden, cut or small": 0}
-    for view, full in zip(lift.views, visible, strict=True):
+    lines, undetected = [], {"in view": 0, "hidden or cut": 0}
+    for view in lift.views:
         found = _in_view(lift, view, box)
+        full = surface is not None and pixels_of(surface, *view.camera, view.frame.depth_m)[1].mean() >= _IN_VIEW
         if found:
             lines.append(f"  keyframe {view.key} {view.source}: {'; '.join(found)}")
         else:
-            undetected["in full view" if full else "hidden, cut or small"] += 1
+            undetected["in view" if full else "hidden or cut"] += 1
     return [*lines, *(f"  no detection in {n} views in which it is {how}" for how, n in undetected.items() if n)]
 
 

@@ -1,4 +1,4 @@
-"""Join the detections of all views to objects by view consensus, and count the views that missed an object.
+"""Join the detections of all views to objects by view consensus.
 
 Two detections of one name are one object when the views that see the surface of both put it into one detection. The
 test projects the surface of one detection into the view of the other and counts it in that view's 2-D boxes, so two
@@ -13,11 +13,10 @@ object are inferred in :mod:`~.inference.posterior`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import cv2
 import numpy as np
@@ -34,17 +33,12 @@ from embodied_perceptron.geometry.suppression import (
     LIFTED_OTHER_NAME_SIZE,
     are_layered,
 )
-from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
-from embodied_perceptron.inference.posterior import NO_MISSES, MissedViews, size_in_picture
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_VISIBLE_SHARE = 0.75  # of a surface that is seen in a full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
-_MIN_SIZE_PX = 12.0  # a smaller object does not count as missed
 _ONE_VIEW_SCORE, _ONE_VIEW_FILL = 0.4, 0.6  # least score and fill of a candidate of one view
-_PROBES = 48  # points by which a candidate's visibility is judged
-_OWN_M = 0.15  # a probe this far, or the object's size, behind the measured surface is occluded by the object itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured surface: constant, and share of depth
 _INSIDE_SHARE = 0.6  # of the probes that a view sees, in one of its boxes: the view has both in one detection
 _LEAST_SEEN = 0.15  # share of the probes that a view must see to be asked
@@ -97,8 +91,6 @@ class Candidate:
         points_m: (K, 3) surface over all views.
         box: (9,) upright.
         reported: detector -> name -> (number of views that report it, best score).
-        missed: detector -> number of views that show it fully and do not report it, by size in the image
-            (:data:`~.inference.posterior.SIZES`); ``shown``: of those that show it fully and report it.
         whole: at least one view shows it whole.
         members: (view, detection) pairs.
     """
@@ -106,8 +98,6 @@ class Candidate:
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
     reported: Mapping[str, Mapping[str, tuple[int, float]]]
-    missed: Mapping[str, MissedViews] = field(default_factory=dict)
-    shown: Mapping[str, MissedViews] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
@@ -143,23 +133,11 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
 _UNSEEN, _OUTSIDE = -1, -2  # too little of it; it lies in no box of its name
 
 
-def sighted(items: _Items, views: Sequence[LiftedView], cache: FitCache) -> NDArray[np.int64]:
-    """Return (D, V): the detection of the view that has the surface of each detection in its 2-D box.
-
-    -1 where the view does not see it or has no box of its name, -2 where it sees it outside of these boxes. ``cache``
-    holds the pairs of the last call.
-    """
-    local = cache.sighted(items, views)
-    row_of: dict[tuple[int, int], int] = {pair: row for row, pair in enumerate(items.of)}
-    result: NDArray[np.int64] = local.copy()
-    for v, view in enumerate(views):
-        rows = np.array([row_of.get((v, i), _UNSEEN) for i in range(len(view.lifted))] + [_UNSEEN], dtype=np.int64)
-        result[:, v] = np.where(local[:, v] >= 0, rows[local[:, v]], local[:, v])
-    return result
-
-
 def _sighted_in(items: _Items, rows: NDArray[np.int64], view: LiftedView) -> NDArray[np.int64]:
-    """Return (R,) a column of :func:`sighted` for some rows, with numbers of the view's detections."""
+    """Return (R,) the detection of the view that has the surface of each of some rows in its 2-D box.
+
+    -1 where the view does not see it or has no box of its name, -2 where it sees it outside of these boxes.
+    """
     if not len(rows):
         return np.zeros(0, np.int64)
     numbers = {label: n for n, label in enumerate(dict.fromkeys(d.label for d in view.lifted))}
@@ -218,7 +196,7 @@ def _sighted(
     boxes_px: NDArray[np.float64],
     box_name: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Compute one column of :func:`sighted`, with row numbers of ``boxes_px``."""
+    """Compiled :func:`_sighted_in`, with row numbers of ``boxes_px``."""
     out = np.full(len(count), _UNSEEN)
     inside = np.zeros(len(boxes_px), np.int64)
     end = 0
@@ -250,7 +228,7 @@ def _sighted(
 
 
 def group_detections(
-    seen: NDArray[np.int64], view: NDArray[np.int64], name: NDArray[np.int64]
+    seen: NDArray[np.int64], of: NDArray[np.int64], name: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
     """Group detections of one name by view consensus.
 
@@ -258,14 +236,15 @@ def group_detections(
     other agree that both are one detection.
 
     Args:
-        seen: (D, V) of :func:`sighted`; view, name: (D,) of each detection.
+        seen: (D, V) of :meth:`FitCache.sighted`; of: (D, 2) view and number of each detection; name: (D,).
 
     Returns the rows of each group.
     """
     groups = []
     for number in range(int(name.max(initial=-1)) + 1):
         rows = np.flatnonzero(name == number)
-        group_of = _joined_groups(rows, seen[np.ix_(rows, view[rows])], view[rows])
+        view, number_in_view = of[rows].T
+        group_of = _joined_groups(view, number_in_view, seen[np.ix_(rows, view)])
         order = np.argsort(group_of, kind="stable")
         edges = np.flatnonzero(np.diff(group_of[order], prepend=-1, append=len(rows)))
         groups += [rows[order[a:b]] for a, b in pairwise(edges)]
@@ -273,9 +252,9 @@ def group_detections(
 
 
 @njit(cache=True, nogil=True)
-def _joined_groups(rows: NDArray[np.int64], seen: NDArray[np.int64], view: NDArray[np.int64]) -> NDArray[np.int64]:
+def _joined_groups(view: NDArray[np.int64], number: NDArray[np.int64], seen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (n,) the group of each detection, by its first member; ``seen[i, j]`` of the view of detection j."""
-    n = len(rows)
+    n = len(view)
     agree, differ = np.zeros((n, n)), np.zeros((n, n))
     for i in range(n):
         for j in range(n):
@@ -283,7 +262,7 @@ def _joined_groups(rows: NDArray[np.int64], seen: NDArray[np.int64], view: NDArr
                 continue
             if view[i] == view[j]:
                 differ[i, j] = _SAME_VIEW
-            elif seen[i, j] == rows[j]:
+            elif seen[i, j] == number[j]:
                 agree[i, j] += 1.0
                 agree[j, i] += 1.0
             elif seen[i, j] != _UNSEEN:
@@ -354,17 +333,12 @@ def find_candidates(
     cache = FitCache() if cache is None else cache
     cache.begin()
     items = _items(views, index)
-    view = np.array([v for v, _ in items.of], dtype=np.int64)
-    seen = sighted(items, views, cache)
-    groups = [g for g in group_detections(seen, view, items.name) if len(g) > 1 or _suffices(items.lifted[g[0]])]
+    of = np.array(items.of, dtype=np.int64).reshape(-1, 2)
+    found = group_detections(cache.sighted(items, views), of, items.name)
+    groups = [g for g in found if len(g) > 1 or _suffices(items.lifted[g[0]])]
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
-    joined = _join_names(items, groups, candidates)
-    if len(joined) < len(groups):
-        candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in joined]
-    in_view = cache.visible([c.points_m for c in candidates], views)
-    counts = [views_of(row, {v for v, _ in c.members}, views) for c, row in zip(candidates, in_view, strict=True)]
-    return [replace(c, missed=missed, shown=shown) for c, (missed, shown) in zip(candidates, counts, strict=True)]
+    return [cache.candidate(items, rows, views, yaw_rad) for rows in _join_names(items, groups, candidates)]
 
 
 def _suffices(single: LiftedDetection) -> bool:
@@ -425,28 +399,15 @@ def ious_px(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
     return iou
 
 
-ViewCounts = tuple[dict[str, MissedViews], dict[str, MissedViews]]  # detector -> views that miss an object; report it
-
-
-def views_of(in_view: NDArray[np.uint8], reporting: Set[int], views: Sequence[LiftedView]) -> ViewCounts:
-    """Return the number of views that show an object fully and do not report it, and that do, by size in the image.
-
-    ``in_view``: (V,) a row of :func:`fully_visible`; ``reporting``: views that report it.
-    """
-    counts: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
-    for v in np.flatnonzero(in_view).tolist():
-        counts[v in reporting].setdefault(views[v].source, [0] * len(NO_MISSES))[int(in_view[v]) - 1] += 1
-    missed, shown = ({source: (n[0], n[1], n[2]) for source, n in of.items()} for of in counts)
-    return missed, shown
-
-
 class FitCache:
-    """Points and boxes of groups of detections, and what views have of them, from the last call."""
+    """Points and boxes of groups of detections, and sightings of detections, from the last call."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
         self._now: dict[tuple[int, ...], tuple[list[LiftedDetection], Candidate]] = {}
-        self._sighted, self._visible = _Table(), _Table()
+        # sightings, and the detections and views that they are of, which are keys by identity
+        self._sighted: tuple[NDArray[np.int64], Sequence[LiftedDetection], Sequence[tuple[object, ...]]]
+        self._sighted = np.zeros((0, 0), np.int64), (), ()
 
     def begin(self) -> None:
         """Drop entries that the previous call did not use."""
@@ -463,49 +424,22 @@ class FitCache:
         return replace(known[1], members=of)
 
     def sighted(self, items: _Items, views: Sequence[LiftedView]) -> NDArray[np.int64]:
-        """Return (D, V) numbers of the views' detections."""
-        return self._sighted.updated(
-            items.lifted,
-            [(v.frame, v.T_world_camera, v.lifted) for v in views],
-            lambda rows, some: np.stack([_sighted_in(items, rows, views[v]) for v in some], axis=1),
-        )
-
-    def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.int64]:
-        """Return :func:`fully_visible`."""
-        return self._visible.updated(
-            surfaces_m,
-            [(v.frame, v.T_world_camera) for v in views],
-            lambda rows, some: fully_visible([surfaces_m[i] for i in rows], [views[v] for v in some], _MIN_SIZE_PX),
-        )
-
-
-class _Table:
-    """A table over two lists of objects; entries of objects of the last call are kept, by identity."""
-
-    def __init__(self) -> None:
-        self._rows: Sequence[object] = ()
-        self._columns: Sequence[tuple[object, ...]] = ()  # keeps them alive, as identities are keys
-        self._values = np.zeros((0, 0), np.int64)
-
-    def updated(
-        self,
-        rows: Sequence[object],
-        columns: Sequence[tuple[object, ...]],
-        compute: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]],
-    ) -> NDArray[np.int64]:
-        """Return (rows, columns) values; ``compute`` makes those of some row and column numbers."""
-        known_row = {id(row): n for n, row in enumerate(self._rows)}
-        known_column = {tuple(map(id, column)): n for n, column in enumerate(self._columns)}
-        row = np.array([known_row.get(id(r), -1) for r in rows], dtype=np.int64)
-        column = np.array([known_column.get(tuple(map(id, c)), -1) for c in columns], dtype=np.int64)
-        values = np.zeros((len(rows), len(columns)), np.int64)
-        old, new, kept, added = (np.flatnonzero(of) for of in (row >= 0, row < 0, column >= 0, column < 0))
-        values[np.ix_(old, kept)] = self._values[np.ix_(row[old], column[kept])]
-        for some, of in ((old, added), (new, np.arange(len(columns)))):
-            if len(some) and len(of):
-                values[np.ix_(some, of)] = compute(some, of)
-        self._rows, self._columns, self._values = rows, columns, values
-        return values
+        """Return (D, V) :func:`_sighted_in`; that of known detections and views is kept."""
+        before, known_detections, known_views = self._sighted
+        columns = [(v.frame, v.T_world_camera, v.lifted) for v in views]
+        row_of = {id(d): n for n, d in enumerate(known_detections)}
+        column_of = {tuple(map(id, parts)): n for n, parts in enumerate(known_views)}
+        row = np.array([row_of.get(id(d), -1) for d in items.lifted], dtype=np.int64)
+        seen = np.zeros((len(row), len(views)), np.int64)
+        for v, parts in enumerate(columns):
+            new = row < 0
+            if (column := column_of.get(tuple(map(id, parts)))) is None:
+                new[:] = True
+            else:
+                seen[~new, v] = before[row[~new], column]
+            seen[new, v] = _sighted_in(items, np.flatnonzero(new), views[v])
+        self._sighted = seen, items.lifted, columns
+        return seen
 
 
 def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: float) -> Candidate:
@@ -569,43 +503,3 @@ def sightings(
             within[within] = cv2.dilate(masks[members[m].row].astype(np.uint8), _MARGIN_KERNEL)[v, u] > 0
         inside += within
     return seen, inside
-
-
-def fully_visible(
-    surfaces_m: Sequence[NDArray[np.float64]], views: Sequence[LiftedView], min_size_px: float
-) -> NDArray[np.uint8]:
-    """Return (surfaces, views): 0 where a surface is cut, occluded or too small, else 1 + its size class.
-
-    The size class is :func:`~.inference.posterior.size_in_picture`; ``surfaces_m``: (K, 3) points each, K > 0.
-    """
-    result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
-    if not len(surfaces_m):
-        return result
-    probes = [points[:: 1 + len(points) // _PROBES] for points in surfaces_m]
-    first = np.cumsum([0, *map(len, probes[:-1])])
-    count = np.array([len(p) for p in probes], dtype=np.float64)
-    points = np.concatenate(probes)
-    own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
-    seen_of: dict[int, NDArray[np.uint8]] = {}  # image -> surfaces; detectors share images
-    for v, view in enumerate(views):
-        if id(view.frame) in seen_of:
-            result[:, v] = seen_of[id(view.frame)]
-            continue
-        camera = transform_points(invert_transform(view.T_world_camera), points)
-        uv, inside = project(camera, view.frame.intrinsics)
-        if not inside.any():
-            seen_of[id(view.frame)] = result[:, v]
-            continue
-        pixel = np.rint(np.where(inside[:, None], uv, 0.0)).astype(np.int64)
-        z = camera[:, 2]
-        behind_m = z - view.frame.depth_m[pixel[:, 1], pixel[:, 0]]  # of the measured surface
-        noise_m = _SURFACE_M + _SURFACE_SHARE * z
-        seen = inside & (behind_m > -noise_m) & (behind_m < noise_m + own_m)
-        share = np.add.reduceat(seen.astype(np.float64), first) / count
-        high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
-        low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
-        side_px = (high - low).max(axis=1)
-        size = 1 + size_in_picture(side_px / max(view.frame.intrinsics.width, view.frame.intrinsics.height))
-        result[:, v] = np.where((share >= _VISIBLE_SHARE) & (side_px >= min_size_px), size, 0)
-        seen_of[id(view.frame)] = result[:, v]
-    return result

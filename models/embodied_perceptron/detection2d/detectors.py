@@ -68,7 +68,7 @@ class Detector(Protocol):
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Return the names that it can report; a missing detection of such a name is evidence of absence."""
+        """Return the names that it can report."""
         ...
 
     def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:

@@ -10,6 +10,7 @@ and a chair at a table is not the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,15 +133,16 @@ def _usual_footprint(box: F64, prior: ClassPrior, directions: F64) -> F64 | None
     return None if (result[3:5] == box[3:5]).all() else result
 
 
-def inside_boxes(boxes: F64, points_m: F64, margin_m: float) -> NDArray[np.bool_]:
+@njit(cache=True, nogil=True)
+def inside_boxes(boxes: F64, points_m: NDArray[Any], margin_m: float) -> NDArray[np.bool_]:
     """Return (K, B) True where a point lies in an upright box enlarged by ``margin_m``."""
-    offset = points_m[:, None] - boxes[None, :, :3]  # (K, B, 3)
-    c, s = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
-    half = boxes[:, 3:6] / 2 + margin_m
-    inside = np.abs(offset[..., 2]) <= half[:, 2]
-    inside &= np.abs(c * offset[..., 0] + s * offset[..., 1]) <= half[:, 0]
-    inside &= np.abs(c * offset[..., 1] - s * offset[..., 0]) <= half[:, 1]
-    return np.asarray(inside)
+    out = np.empty((len(points_m), len(boxes)), np.bool_)
+    for b in range(len(boxes)):
+        c, s, half = np.cos(boxes[b, 6]), np.sin(boxes[b, 6]), boxes[b, 3:6] / 2 + margin_m
+        for i in range(len(points_m)):
+            x, y, z = points_m[i, 0] - boxes[b, 0], points_m[i, 1] - boxes[b, 1], points_m[i, 2] - boxes[b, 2]
+            out[i, b] = abs(z) <= half[2] and abs(c * x + s * y) <= half[0] and abs(c * y - s * x) <= half[1]
+    return out
 
 
 def _best_shape(
@@ -153,7 +155,8 @@ def _best_shape(
 ) -> F64 | None:
     """Return the (9,) plausible shape that holds most of the points; None without one."""
     best, chosen = 0.0, None
-    shares = inside_boxes(shapes, points_m[:: 1 + len(points_m) // 300], _INSIDE_M).mean(axis=0)
+    few = np.ascontiguousarray(points_m[:: 1 + len(points_m) // 300])
+    shares = inside_boxes(shapes, few, _INSIDE_M).mean(axis=0)
     for number in np.flatnonzero(shares >= max(SHAPE_SHARE, _HELD)):
         shape, share = shapes[number], shares[number]
         # unseen parts make a shape small; nothing makes it large

@@ -17,22 +17,18 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.association import (
     Candidate,
     LiftedView,
-    ViewCounts,
-    fully_visible,
     ious_px,
     pixels_of,
-    views_of,
 )
+from embodied_perceptron.detection2d.extents import inside_boxes
 from embodied_perceptron.geometry.boxes import box_corners
-from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import are_layered, fusion_affinity, same_thing_pairs
 from embodied_perceptron.geometry.transforms import transform_points
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
-from embodied_perceptron.inference.posterior import NO_MISSES, DetectorModel, Evidence, VisibleObject
+from embodied_perceptron.inference.posterior import DetectorModel, Evidence
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
-MIN_SIZE_PX = 24.0  # smaller objects are missed too often to count as missed
 _PROBES = 24
 _MAX_VIEWS = 12  # of each detector that are checked for each box, evenly over time
 _THINNED = 4
@@ -44,9 +40,8 @@ _HOLDS = 0.6  # of it, in a 2-D box: the 2-D box may show this box
 _AGREE = 0.5  # least IoU of the 2-D box and the image part that the box shows
 
 
-# detector -> name -> (number of views that report it, best score); views that miss it, and that report it
-Observed = tuple[Mapping[str, Mapping[str, tuple[int, float]]], ViewCounts]
-_UNSEEN: Observed = ({}, ({}, {}))
+# detector -> name -> (number of views that report it, best score)
+Reports = Mapping[str, Mapping[str, tuple[int, float]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +54,6 @@ class LiftedObject:
         trusted: the extents are reliable: a small object seen whole, or a shape of the map.
         label: likeliest of the reported names.
         probability: that it exists and has this name, from detectors alone.
-        by_shape: the box is a shape of the map.
-        embedding: (D,) mean of its views' region embeddings, or None.
     """
 
     candidate: Candidate
@@ -68,8 +61,6 @@ class LiftedObject:
     trusted: bool
     label: str
     probability: float = 0.0
-    by_shape: bool = False
-    embedding: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +72,7 @@ class Hypothesis:
         lifted: indices of the lifted objects.
         box: (9,) of the best of these.
         prior: of the network (:meth:`.Detections.posterior`); None = it has no box there.
-        evidence: of the detectors.
+        evidence: of the detectors that report it.
         plausibility: reported name -> log-plausibility of the box.
     """
 
@@ -94,16 +85,15 @@ class Hypothesis:
 
     @property
     def is_observed(self) -> bool:
-        """True when a detector reports it, or misses it and knows one of the network's names."""
-        return any(one.is_informative(self.prior) for one in self.evidence)
+        """True when a detector reports it."""
+        return bool(self.evidence)
 
 
 @dataclass(frozen=True, eq=False)
 class FusionContext:
-    """Inputs of the fusion: the detectors' views and vocabularies (canonical names), the map and its floor."""
+    """Inputs of the fusion: the detectors' views, the map and its floor."""
 
     views: Sequence[LiftedView]
-    vocabularies: Mapping[str, frozenset[str]]
     snapshot: VoxelSnapshot
     floor_z_m: float
     priors: ClassPriors
@@ -115,24 +105,27 @@ def find_hypotheses(network: Detections, lifted: Sequence[LiftedObject], around:
     anchors = np.array([rows[0] for rows in groups], dtype=np.int64)
     labels = np.array([network.labels[i] for i in anchors], dtype=object)
     boxes = np.array([one.box for one in lifted]).reshape(-1, 9)
-    same = np.array(
-        [[any(network.labels[r] == one.label for r in rows) for one in lifted] for rows in groups],
-        dtype=bool,
-    ).reshape(len(groups), len(lifted))
-    affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
-    layers = [[are_layered(label, one.label) for one in lifted] for label in labels]
-    affinity[np.array(layers, dtype=bool).reshape(affinity.shape)] = 0.0
+    names = [{network.labels[r] for r in rows} for rows in groups]
+    same = np.array([[one.label in of for one in lifted] for of in names], bool).reshape(len(groups), len(lifted))
+    layers = np.array([[are_layered(label, one.label) for one in lifted] for label in labels], bool).reshape(same.shape)
+    affinity = np.where(layers, 0.0, fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED))
     near = affinity.argmax(axis=0) if len(groups) else np.zeros(0, np.int64)
     joined = [[j for j in range(len(lifted)) if near[j] == i and affinity[i, j] > 0] for i in range(len(groups))]
-    names = [{network.labels[r] for r in rows} for rows in groups]
     observed = _observe(network.boxes[anchors], names, joined, lifted, around)
-    hypotheses = [
-        _hypothesis(rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), lifted, around, seen)
-        for rows, (js, seen) in zip(groups, observed, strict=True)
-    ]
+
+    def hypothesis(rows: NDArray[np.int64], numbers: Sequence[int], reports: Reports) -> Hypothesis:
+        evidence = evidence_of([lifted[j].candidate for j in numbers], reports)
+        box = network.boxes[rows[0]] if len(rows) else lifted[numbers[0]].box
+        prior = network.posterior(int(rows[0])) if len(rows) else None
+        # the surface that a detector alone shows may be of another object; a box of the network may be a part
+        plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors, whole=prior is None)
+        return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
+
     alone = sorted(set(range(len(lifted))) - {j for js, _ in observed for j in js})
-    nothing = np.zeros(0, np.int64)
-    return hypotheses + [_hypothesis(nothing, [j], lifted[j].box, None, lifted, around, _UNSEEN) for j in alone]
+    return [
+        *(hypothesis(rows, js, seen) for rows, (js, seen) in zip(groups, observed, strict=True)),
+        *(hypothesis(np.zeros(0, np.int64), [j], {}) for j in alone),
+    ]
 
 
 def fuse(
@@ -209,17 +202,16 @@ def _with_sure_name(
 ) -> Mapping[str, float]:
     """Return a posterior that keeps a sure name of the network unless the detectors are sure of another.
 
-    Missed detections and unsure reports speak against the object, not for another name.
+    Unsure reports are of the object, not for another name.
     """
     prior = hypothesis.prior
     known = _sure_name(prior)
     if prior is None or not known:
         return posterior
-    if any(one.reported for one in hypothesis.evidence):
-        alone = model.posterior(None, hypothesis.evidence, hypothesis.plausibility)
-        others = (p for name, p in alone.items() if name not in (known, UNNAMED))
-        if _sure_name(posterior) == known or max(others, default=0.0) >= NAME_SHARE:
-            return posterior
+    alone = model.posterior(None, hypothesis.evidence, hypothesis.plausibility)
+    others = (p for name, p in alone.items() if name not in (known, UNNAMED))
+    if _sure_name(posterior) == known or max(others, default=0.0) >= NAME_SHARE:
+        return posterior
     left = min(sum(posterior.values()) / sum(prior.values()), 1.0)
     return {name: p * left for name, p in prior.items()}
 
@@ -269,80 +261,20 @@ def _box_groups(network: Detections) -> list[NDArray[np.int64]]:
     return groups
 
 
-def _hypothesis(
-    rows: NDArray[np.int64],
-    numbers: Sequence[int],
-    box: NDArray[np.float64],
-    prior: Mapping[str, float] | None,
-    lifted: Sequence[LiftedObject],
-    around: FusionContext,
-    observed: Observed,
-) -> Hypothesis:
-    evidence = evidence_of([lifted[j].candidate for j in numbers], around.vocabularies, observed)
-    # the surface that a detector alone shows may be of another object; a box of the network may be a part
-    plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors, whole=prior is None)
-    return Hypothesis(rows, tuple(numbers), box, prior, evidence, plausibility)
-
-
-def evidence_of(
-    candidates: Sequence[Candidate],
-    vocabularies: Mapping[str, frozenset[str]],
-    observed: Observed = _UNSEEN,
-) -> tuple[Evidence, ...]:
+def evidence_of(candidates: Sequence[Candidate], observed: Reports | None = None) -> tuple[Evidence, ...]:
     """Collect the evidence of each detector for one hypothesis.
 
     Args:
         candidates: joined detections of it.
-        vocabularies: of detectors.
-        observed: reports of views without candidates, and their missed views.
+        observed: reports of views without candidates.
     """
-    reported = {source: dict(names) for source, names in observed[0].items()}
-    fewest, shown = (dict(of) for of in observed[1])
-    for candidate in candidates:
-        for source, names in candidate.reported.items():
+    reported: dict[str, dict[str, tuple[int, float]]] = {}
+    for reports in (observed or {}, *(candidate.reported for candidate in candidates)):
+        for source, names in reports.items():
             for name, (views, score) in names.items():
                 before = reported.setdefault(source, {}).get(name, (0, 0.0))
                 reported[source][name] = before[0] + views, max(before[1], score)
-        for source in vocabularies:  # a view that misses one part of an object may report another
-            misses = candidate.missed.get(source, NO_MISSES)
-            fewest[source] = min(fewest.get(source, misses), misses, key=sum)
-            shown[source] = max(shown.get(source, NO_MISSES), candidate.shown.get(source, NO_MISSES), key=sum)
-    return tuple(
-        Evidence(
-            source,
-            reported.get(source, {}),
-            fewest.get(source, NO_MISSES),
-            vocabularies.get(source, frozenset()),
-            shown.get(source, NO_MISSES),
-        )
-        for source in sorted({*reported, *fewest})
-    )
-
-
-def visible_objects(hypotheses: Sequence[Hypothesis], source: str) -> list[VisibleObject]:
-    """Return the objects by which the recall of a detector is estimated.
-
-    They are boxes of the network with a name that the detector knows, whatever it reports; and objects that at least
-    two *other* views report, so that the views that are counted are not those for which an object is there.
-    """
-    objects = []
-    for one in hypotheses:
-        for evidence in one.evidence:
-            if evidence.source != source:
-                continue
-            views = sum(count for count, _ in evidence.reported.values())
-            if one.prior is None:
-                if views < 2:
-                    continue
-                name = max(evidence.reported, key=lambda n: evidence.reported[n])
-                shown = evidence.shown if views > 2 else NO_MISSES
-                objects.append(VisibleObject(name, 1.0, evidence.missed, shown))
-                continue
-            known = {n: p for n, p in one.prior.items() if n in evidence.vocabulary}
-            if known:
-                name = max(known, key=lambda n: known[n])
-                objects.append(VisibleObject(name, known[name], evidence.missed, evidence.shown))
-    return [o for o in objects if any(o.missed) or any(o.shown)]
+    return tuple(Evidence(source, names) for source, names in sorted(reported.items()))
 
 
 def plausibilities(
@@ -359,7 +291,7 @@ def _observe(
     joined: Sequence[list[int]],
     lifted: Sequence[LiftedObject],
     around: FusionContext,
-) -> list[tuple[list[int], Observed]]:
+) -> list[tuple[list[int], Reports]]:
     """Ask the views about (P, 9) boxes of the network.
 
     Each 2-D detection goes to the box that it shows (:func:`agreement`), first to the box that most views show. A
@@ -377,8 +309,6 @@ def _observe(
     surfaces = surface_in(boxes, around.snapshot)
     known = [i for i, surface in enumerate(surfaces) if surface is not None]
     some = [surface for surface in surfaces if surface is not None]
-    visible = np.zeros((len(boxes), len(views)), dtype=np.uint8)
-    visible[known] = fully_visible(some, views, MIN_SIZE_PX)
     labels = [[around.priors.canonical(label) for label in view.found.labels] for view in views]
     fits = []  # (P, E) for each view
     for view, own in zip(views, labels, strict=True):
@@ -387,7 +317,6 @@ def _observe(
         same = np.array([[label in of for label in own] for of in names], bool).reshape(fit.shape)
         fits.append(np.where(fit > 0, fit + same, 0.0))
     number = {id(view): n for n, view in enumerate(views)}
-    centers = np.array([(n, *d.box[:3]) for n, view in enumerate(views) for d in view.lifted]).reshape(-1, 4)
     pairs = [
         (number[id(around.views[v])], around.views[v].lifted[i].row, j)
         for j, one in enumerate(lifted)
@@ -410,8 +339,8 @@ def _observe(
         for fit in fits:
             fit[i] = 0.0
         best = np.array([fit.max(axis=1, initial=0.0) for fit in fits])
-    result: list[tuple[list[int], Observed]] = []
-    for i, (mine, js) in enumerate(zip(shown, joined, strict=True)):
+    result: list[tuple[list[int], Reports]] = []
+    for mine, js in zip(shown, joined, strict=True):
         share = Counter(object_of[pair] for pair in mine if pair in object_of)
         more = sorted(j for j, count in share.items() if count >= 0.5 * size[j] and j not in placed)
         placed.update(more)
@@ -421,14 +350,7 @@ def _observe(
                 said = reported.setdefault(views[n].source, {})
                 count, score = said.get(labels[n][row], (0, 0.0))
                 said[labels[n][row]] = count + 1, max(score, float(views[n].found.scores[row]))
-        counts: ViewCounts = ({}, {})
-        if not js and not more:
-            # an object there, which looks otherwise
-            near = centers[:, 0][
-                np.linalg.norm(centers[:, 1:] - boxes[i, :3], axis=1) < np.linalg.norm(boxes[i, 3:6]) / 2
-            ]
-            counts = views_of(visible[i], {*(n for n, _ in mine), *near.tolist()}, views)
-        result.append(([*js, *more], (reported, counts)))
+        result.append(([*js, *more], reported))
     return result
 
 
@@ -502,24 +424,6 @@ class MapSurface:
         # same dtype as the column, or searchsorted converts all of it
         ends = np.searchsorted(self._x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
         points = self._points_m[ends[0] : ends[1]]
-        half = box[3:6] / 2 + self._margin_m
-        rows = _rows_inside(points, box[:3], half, float(np.cos(box[6])), float(np.sin(box[6])))
+        rows = np.flatnonzero(inside_boxes(box[None], points, self._margin_m)[:, 0])
         few: NDArray[np.float64] = points[rows[:: 1 + len(rows) // limit]].astype(np.float64)
         return few
-
-
-@njit(cache=True, nogil=True)
-def _rows_inside(
-    points: NDArray[np.float32], center: NDArray[np.float64], half: NDArray[np.float64], c: float, s: float
-) -> NDArray[np.int64]:
-    """Return the rows of points in an upright box turned by the angle of cosine ``c`` and sine ``s``."""
-    rows = np.empty(len(points), np.int64)
-    count = 0
-    for i in range(len(points)):
-        if abs(points[i, 2] - center[2]) > half[2]:
-            continue
-        x, y = points[i, 0] - center[0], points[i, 1] - center[1]
-        if abs(c * x + s * y) <= half[0] and abs(c * y - s * x) <= half[1]:
-            rows[count] = i
-            count += 1
-    return rows[:count]

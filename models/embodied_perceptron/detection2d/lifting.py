@@ -232,7 +232,6 @@ _FLOOR_M = 0.05  # points lower above the floor are floor
 # about 1 cm at 2 m)
 _SUPPORT_M, _SUPPORT_SHARE = 0.012, 0.004
 _MIN_PLAUSIBILITY = -4.0  # least log-plausibility of the box for its name
-_GOES_ON = 0.2  # weight of a part that goes on beside the box, where all do
 _DIRECTION_POINTS = 200
 _PROBES = 24
 
@@ -449,9 +448,9 @@ def foreground(
         return nothing, possible
     spacing_m = angle * median(inner.depth_m[rows]) / _SIDE_SAMPLES
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
-    shares = 1.0 / len(inner), 1.0 / max(len(ring), 1)
-    parts = connected_parts(keys_of(np.concatenate([inner.points_m[rows], ring.points_m[beside]]), cell_m))
-    rows = rows[parts[: len(rows)] == _best_part(parts, offset[rows], weight[rows], shares)]
+    points = np.concatenate([inner.points_m[rows], ring.points_m[beside]])  # what is beside a box joins its parts
+    parts = connected_parts(keys_of(points, cell_m))[: len(rows)]
+    rows = rows[parts == np.argmax(np.bincount(parts, weights=weight[rows]))]
     if prior is not None:  # points further from the centre than the object's length are of another object
         points = inner.points_m[rows]
         center = np.array([median(column) for column in points.T])
@@ -461,43 +460,6 @@ def foreground(
     others[possible] = True
     others[rows] = False
     return rows, np.flatnonzero(others)
-
-
-@njit(cache=True, nogil=True)
-def _best_part(
-    parts: NDArray[np.int64], offset: NDArray[np.float64], weight: NDArray[np.float64], shares: tuple[float, float]
-) -> int:
-    """Return the connected part that fits the 2-D box best.
-
-    2-D boxes are tight, so an object reaches the sides of its box and does not go on beside it.
-
-    Args:
-        parts: (K + R,) of the points in the box, then of those beside it.
-        offset, weight: (K, 2) and (K,) of the points in the box.
-        shares: of one point among the box's pixels, and among those beside it.
-    """
-    count = parts.max() + 1
-    within, beside, weights = np.zeros(count), np.zeros(count), np.zeros(count)
-    ends = np.full((count, 4), -np.inf)
-    for i in range(len(parts)):
-        part = parts[i]
-        if i >= len(offset):
-            beside[part] += shares[1]
-            continue
-        within[part] += shares[0]
-        weights[part] += weight[i]
-        for axis in range(2):
-            ends[part, axis] = max(ends[part, axis], offset[i, axis])
-            ends[part, axis + 2] = max(ends[part, axis + 2], -offset[i, axis])
-    best, most = -1, 0.0
-    for part in range(count):
-        if within[part] > 0:
-            goes_on = min(beside[part] / within[part], 1.0)
-            fill = (ends[part, 0] + ends[part, 2]) * (ends[part, 1] + ends[part, 3]) / 4
-            value = weights[part] * (1.0 + _GOES_ON - goes_on) * (fill + 0.01)
-            if value > most:
-                best, most = part, value
-    return best
 
 
 def _possible(points_m: NDArray[np.float64], floor_z_m: float, prior: ClassPrior | None) -> NDArray[np.bool_]:

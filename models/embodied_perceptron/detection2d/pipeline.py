@@ -1,9 +1,9 @@
-"""Detection lift: runs 2-D detectors on keyframes and returns 3-D detections for the object map.
+"""Detection lift: runs 2-D detectors on keyframes and fuses what they find with the boxes of the network.
 
-``DetectionLift.detect(scene)`` is called with a prediction's copy of the map. The detectors run in that call (replays,
-tests) or in their own thread (:meth:`DetectionLift.start`); :meth:`DetectionLift.add` takes detections of other
-programs. Several detectors take turns, each on the newest keyframe that it has not processed; one that fails or exceeds
-its time limit does not stop the others. Detections are kept as long as their keyframe.
+:meth:`DetectionLift.with_evidence` is called with the network's boxes and a copy of the map. The detectors run in that
+call (replays, tests) or in their own thread (:meth:`DetectionLift.start`); :meth:`DetectionLift.add` takes detections
+of other programs. Several detectors take turns, each on the newest keyframe that it has not processed; one that fails
+or exceeds its time limit does not stop the others. Detections are kept as long as their keyframe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from embodied_perceptron.detection2d.fusion import (
     find_hypotheses,
     fuse,
     plausibilities,
-    visible_objects,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
@@ -57,7 +56,7 @@ from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, detector_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.live_map import MapCopy
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -132,7 +131,7 @@ class LiftSettings:
 
 
 class DetectionLift:
-    """See the module docstring. ``detect`` and ``with_evidence`` are called by one thread, ``add`` by any.
+    """See the module docstring. ``with_evidence`` is called by one thread, ``add`` by any.
 
     Args:
         make_detector: builds the 2-D detector, and builds it again after a failure; or several by name,
@@ -145,7 +144,7 @@ class DetectionLift:
 
     Attributes:
         priors: size priors of names.
-        detector_model: likelihoods of detections, with the detectors' recall in the map.
+        detector_model: likelihoods of detections.
         views: keyframes with lifted detections.
         lifted_objects: objects that the views agree on; ``objects``: those that are probable from detectors alone.
         hypotheses: of the last :meth:`with_evidence`; ``can_name``: whether the network had names then.
@@ -178,7 +177,7 @@ class DetectionLift:
         self._wanted: OrderedDict[str, None] = OrderedDict()  # words of queries, the newest last
         self._names = frozenset(names)  # of other programs
         given = self.settings.detector_model
-        self._measured = shipped_detector_model() if given is None else given
+        self.detector_model = shipped_detector_model() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of state shared by the detector's thread, add() and detect()
         self._statistics = LiftStatistics(state="running" if self._slots else "none")
@@ -186,9 +185,7 @@ class DetectionLift:
         self._surface: MapSurface | None = None  # of the map at the last renewal
         self._yaw_rad = 0.0
         self._fits = FitCache()
-        self._completed_with: Mapping[str, frozenset[str]] = {}
         self.can_name = True
-        self._detected: tuple[tuple[LiftedObject, ...], Detections] | None = None
         self.forget()
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
@@ -241,7 +238,7 @@ class DetectionLift:
         return posed if self.persons is None else self.persons.applied(posed)
 
     def start(self) -> None:
-        """Run detectors and encoder in their own thread from now on; :meth:`detect` then never waits."""
+        """Run detectors and encoder in their own thread from now on; :meth:`with_evidence` then never waits."""
         if self.persons is not None:
             self.persons.live = True
         if not self._slots and self.encoder is None:
@@ -270,12 +267,11 @@ class DetectionLift:
             self.persons.forget()
         if self.looks is not None:
             self.looks.clear()
-        self.detector_model = self._measured
         self._lifted: _Lifted = WeakKeyDictionary()
-        self._shapes, self._shapes_cut = np.zeros((0, 9)), False  # computed since the last renewal
+        self._shapes = np.zeros((0, 9))  # of the map at the last renewal
         self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
         self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
-        self._completed: dict[_Known, LiftedObject] = {}  # of the last call
+        self._completed: dict[int, LiftedObject] = {}  # of the last call
         self.views: tuple[LiftedView, ...] = ()
         self.lifted_objects: tuple[LiftedObject, ...] = ()
         self.objects: tuple[LiftedObject, ...] = ()
@@ -288,17 +284,13 @@ class DetectionLift:
 
     def fusion_context(self, snapshot: VoxelSnapshot, floor_z_m: float) -> FusionContext:
         """Return the context in which hypotheses are fused."""
-        return FusionContext(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
+        return FusionContext(self.views, snapshot, floor_z_m, self.priors)
 
     @property
     def vocabulary(self) -> frozenset[str]:
         """Return the canonical names that the detectors know."""
-        return frozenset().union(*self._vocabularies().values())
-
-    def _vocabularies(self) -> dict[str, frozenset[str]]:
-        """Return the canonical names that each detector knows."""
-        known = {slot.source: slot.vocabulary for slot in self._slots} or {ANY_DETECTOR: self._names}
-        return {source: frozenset(map(self.priors.canonical, names)) for source, names in known.items()}
+        known = (slot.vocabulary for slot in self._slots) if self._slots else (self._names,)
+        return frozenset(map(self.priors.canonical, frozenset().union(*known)))
 
     def statistics(self) -> LiftStatistics:
         """Return a copy of the counts."""
@@ -314,24 +306,10 @@ class DetectionLift:
 
     # ------------------------------------------------------------------------------------------------------ detecting
 
-    def detect(self, scene: MapCopy) -> Detections:
-        """Return the objects of detectors alone as boxes in the map, with probabilities as scores.
-
-        Without a thread the detector's rate is bounded by the stamps of the keyframes.
-        """
-        self._lift_all(scene)
-        if self._detected is None or self._detected[0] is not self.objects:
-            detections = Detections(
-                np.array([o.box for o in self.objects]).reshape(-1, 9),
-                np.array([o.probability for o in self.objects], dtype=np.float64),
-                tuple(o.label for o in self.objects),
-                certainty=Certainty.CALIBRATED,
-            )
-            self._detected = self.objects, detections
-        return self._detected[1]
-
     def with_evidence(self, network: Detections, scene: MapCopy, can_name: bool = True) -> Detections:
         """Fuse the boxes of the network (or shapes alone) with the lifted detections.
+
+        Without a thread the detector's rate is bounded by the stamps of the keyframes.
 
         Args:
             network: its boxes; scores keep their certainty.
@@ -342,11 +320,6 @@ class DetectionLift:
         began = time.perf_counter()
         around = self.fusion_context(scene.voxels, scene.floor_z_m)
         self.hypotheses, self.can_name = find_hypotheses(network, self.lifted_objects, around), can_name
-        recalls = {
-            source: self._measured.confusions(source).recall.in_map(visible_objects(self.hypotheses, source))
-            for source in around.vocabularies
-        }
-        self.detector_model = replace(self._measured, recalls=recalls)
         least = self.settings.min_probability
         fused = fuse(network, self.lifted_objects, self.hypotheses, self.detector_model, least, can_name)
         with self._lock:
@@ -383,20 +356,16 @@ class DetectionLift:
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
         index = VoxelIndex(snapshot)
         if self._map_changed(len(known), len(snapshot)):
-            self._yaw_rad = scene.manhattan.yaw_rad
-            self._shapes_cut = False
+            self._yaw_rad, self._shapes = scene.manhattan.yaw_rad, scene.shapes.boxes
+            self._surface, self._completed = MapSurface(snapshot), {}
         self._lift(known, index)
         self.views = tuple(
             LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1], found)
             for k, source, found in known
         )
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
-        if candidates and not self._shapes_cut:
-            self._shapes, self._shapes_cut = scene.shapes.boxes, True
-            self._surface = MapSurface(snapshot)
-            self._completed = {}
-        self.lifted_objects = _distinct(self._complete_all(candidates), 0.0, one_name=True)
-        self.objects = _distinct(self.lifted_objects, self.settings.min_probability)
+        self.lifted_objects = _distinct(self._complete_all(candidates))
+        self.objects = tuple(o for o in self.lifted_objects if o.probability >= self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
@@ -442,7 +411,7 @@ class DetectionLift:
         if reason == TOO_SLOW:  # it may be in time for the next image
             _LOG.warning("detector %s: %s; the image is skipped", slot.source, error)
         with self._lock:
-            if reason == NO_DETECTIONS:  # no view of the image, and no evidence of absence
+            if reason == NO_DETECTIONS:  # no view of the image
                 slot.scheduler.passed_over(error)
             else:
                 slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
@@ -478,10 +447,10 @@ class DetectionLift:
         return True
 
     def update_embeddings(self, objects: Sequence[SceneObject]) -> None:
-        """Update the embeddings of the map's objects after the last :meth:`detect`."""
+        """Update the embeddings of the map's objects after the last :meth:`with_evidence`."""
         if self.looks is not None:
             boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
-            self.looks.update(objects, boxes, [o.embedding for o in self.objects])
+            self.looks.update(objects, boxes, [self._embedding(o.candidate) for o in self.objects])
 
     def _note_detectors(self) -> None:
         states = {slot.scheduler.state for slot in self._slots}
@@ -549,27 +518,22 @@ class DetectionLift:
         return True
 
     def _complete_all(self, candidates: Sequence[Candidate]) -> tuple[LiftedObject, ...]:
-        """Complete candidates; unchanged ones are cached and only their view numbers change."""
-        vocabularies = self._vocabularies()
-        if vocabularies != self._completed_with:
-            self._completed, self._completed_with = {}, vocabularies
-        done: dict[_Known, LiftedObject] = {}
-        objects = []
+        """Complete candidates; of unchanged ones (the same points) only the view numbers change."""
+        done: dict[int, LiftedObject] = {}
         for candidate in candidates:
-            key = _known(candidate, self.floor_z_m)
-            known = None if self.encoder is not None else self._completed.get(key)
-            objects.append(self._complete(candidate) if known is None else replace(known, candidate=candidate))
-            done[key] = objects[-1]
+            known = self._completed.get(id(candidate.points_m))
+            new = self._complete(candidate) if known is None else replace(known, candidate=candidate)
+            done[id(candidate.points_m)] = new  # keeps the points alive
         self._completed = done
-        return tuple(objects)
+        return tuple(done.values())
 
     def _complete(self, candidate: Candidate) -> LiftedObject:
         """Complete the box of a candidate, and infer its name and probability from detectors alone."""
-        floor_z_m, evidence = self.floor_z_m, evidence_of([candidate], self._completed_with)
+        floor_z_m, evidence = self.floor_z_m, evidence_of([candidate])
 
         def alone(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            return _likeliest(self._measured.posterior(None, evidence, plausibility))
+            return _likeliest(self.detector_model.posterior(None, evidence, plausibility))
 
         label, probability = alone(candidate.box)
         prior = self.priors.get(label)
@@ -577,10 +541,9 @@ class DetectionLift:
         of = [self.views[v] for v, _ in candidate.members]
         cameras = [view.camera for view in of]
         box = grow_to_views(candidate.box, members, cameras, prior, floor_z_m)
-        views = None
-        if self._surface is not None:
-            within = partial(self._surface.within, limit=_COMPLETION_PROBES)
-            views = (within, lambda points: sightings(points, members, of))
+        assert self._surface is not None
+        within = partial(self._surface.within, limit=_COMPLETION_PROBES)
+        views = (within, lambda points: sightings(points, members, of))
         directions = np.stack([T[2, :3] for T, _ in cameras])
         uncut = np.array([not d.cut for d in members])
         directions = directions[uncut] if uncut.any() else directions
@@ -591,8 +554,7 @@ class DetectionLift:
         trusted = fits and (by_shape or (small and candidate.whole))
         if box is not candidate.box:
             _, probability = alone(box)
-        embedding = self._embedding(candidate)
-        return LiftedObject(candidate, box, trusted, label, probability, by_shape, embedding)
+        return LiftedObject(candidate, box, trusted, label, probability)
 
     def _embedding(self, candidate: Candidate) -> NDArray[np.float32] | None:
         """Return the mean embedding of a candidate's views, weighted by scores."""
@@ -611,21 +573,11 @@ def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
     return max(names, key=lambda pair: pair[1])
 
 
-_Known = tuple[object, ...]
 _Lifted = WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedDetection]]]]
 
 
-def _known(candidate: Candidate, floor_z_m: float) -> _Known:
-    """Key of a completed candidate, besides shapes and vocabularies; arrays by identity, as the entry keeps them."""
-    reported = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
-    views = tuple(tuple(sorted(of.items())) for of in (candidate.missed, candidate.shown))
-    return id(candidate.points_m), id(candidate.box), reported, views, candidate.whole, floor_z_m
-
-
-def _distinct(
-    objects: Sequence[LiftedObject], min_probability: float, one_name: bool = False
-) -> tuple[LiftedObject, ...]:
-    """Select objects of at least that probability; of overlapping ones (of one name) the most probable."""
-    order = sorted((o for o in objects if o.probability >= min_probability), key=lambda o: -o.probability)
+def _distinct(objects: Sequence[LiftedObject]) -> tuple[LiftedObject, ...]:
+    """Select of overlapping objects of one name the most probable."""
+    order = sorted(objects, key=lambda o: -o.probability)
     boxes = np.array([o.box for o in order]).reshape(-1, 9)
-    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order], one_name))
+    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))

@@ -342,8 +342,8 @@ def fusion_affinity(network: F64, lifted: F64, same_name: NDArray[np.bool_], unn
     return result
 
 
-def distinct_lifted(boxes: F64, labels: Sequence[str], one_name: bool = False) -> list[int]:
-    """Return rows of (N, 9) lifted boxes, given best first, without duplicates of a better one (of its name)."""
+def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
+    """Return rows of (N, 9) lifted boxes, given best first, without duplicates of a better one of their name."""
     if len(boxes) == 0:
         return []
     thick = thickened(boxes)
@@ -352,7 +352,7 @@ def distinct_lifted(boxes: F64, labels: Sequence[str], one_name: bool = False) -
     for i, label in enumerate(labels):
         alike = [j for j in kept if labels[j] == label]
         inside = any(max(share[i, j], share[j, i]) >= _LIFTED_ONE_SHARE for j in alike)
-        if not inside and all(iou[i, j] < _LIFTED_ONE_IOU for j in (alike if one_name else kept)):
+        if not inside and all(iou[i, j] < _LIFTED_ONE_IOU for j in alike):
             kept.append(i)
     return kept
 

@@ -108,24 +108,15 @@ class ContextRescoring:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        count, shape = len(self.names), self.query.shape
+        count, form = len(self.names), (len(FORM),)
         if len(set(self.names)) != count:
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise ValueError(f"names of context rescoring must be distinct, got {', '.join(twice)} twice")
-        if len(shape) != 2 or shape[0] != count or self.value.shape != (len(RELATIONS), *shape):
-            raise ValueError(
-                f"{count} names need a ({count}, D) query and a ({len(RELATIONS)}, {count}, D) value, got {shape} and "
-                f"{self.value.shape}"
-            )
-        if self.own_value.shape != (OWN_NUMBERS, shape[1]):
-            raise ValueError(f"own values are ({OWN_NUMBERS}, {shape[1]}), got {self.own_value.shape}")
-        if self.form_mean.shape != (len(FORM),) or self.form_scale.shape != (len(FORM),):
-            raise ValueError(
-                f"{len(FORM)} numbers of a form have as many means and scales, got {self.form_mean.shape} and "
-                f"{self.form_scale.shape}"
-            )
-        if self.offset.shape != (count,):
-            raise ValueError(f"{count} names have {count} offsets, got {self.offset.shape}")
+        query = count, self.query.shape[-1] if self.query.ndim else 0
+        wanted = {"query": query, "value": (len(RELATIONS), *query), "own_value": (OWN_NUMBERS, query[1])}
+        for name, shape in (wanted | {"form_mean": form, "form_scale": form, "offset": (count,)}).items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} of {count} names must be {shape}, got {getattr(self, name).shape}")
         numbers = (getattr(self, name) for name in _STORED)
         if not all(np.isfinite(v).all() for v in numbers) or not (self.scale > 0 and (self.form_scale > 0).all()):
             raise ValueError("tables of context rescoring must be finite, and its scales above 0")

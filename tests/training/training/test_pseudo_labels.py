@@ -28,12 +28,11 @@ from embodied_perceptron_training.training.pseudo_labels import (
 
 CLASSES = ("Chair", "couch", "tv")
 BOX = np.array([0, 0, 0.4, 0.5, 0.5, 0.8, 0, 0, 0.0])
-NAMES = frozenset({"chair", "couch", "tv", "cup"})
 
 
 def things(prior, said):
     """Of one place; ``said``: detector -> name -> (views, score)."""
-    evidence = tuple(Evidence(source, names, vocabulary=NAMES) for source, names in said.items())
+    evidence = tuple(Evidence(source, names) for source, names in said.items())
     plausible = {name: 0.0 for names in said.values() for name in names}
     lift = SimpleNamespace(
         hypotheses=[Hypothesis(np.zeros(0, np.int64), (), BOX, prior, evidence, plausible)],
@@ -86,7 +85,7 @@ def test_a_recording_is_looked_at_with_its_detectors(tmp_path, monkeypatch):
             fused = super().with_evidence(network, scene, can_name)
             asked.append(len(scene.volume.keyframes))
             said = {"any": {"chair": (3, 0.8)}, "other": {"chair": (3, 0.8)}}
-            evidence = tuple(Evidence(name, names, vocabulary=NAMES) for name, names in said.items())
+            evidence = tuple(Evidence(name, names) for name, names in said.items())
             self.hypotheses = [Hypothesis(np.zeros(0, np.int64), (), BOX, None, evidence, {"chair": 0.0})]
             return fused
 

@@ -42,9 +42,8 @@ NAMES = ("chair", "couch", "tv")
 COUNTED = DetectorConfusions(
     things=dict.fromkeys(NAMES, 100),
     reported={name: {name: 60, other: 10} for name, other in zip(NAMES, ("couch", "chair", "chair"), strict=True)},
-    views=dict.fromkeys(NAMES, ((0, 0), (400, 200), (0, 0))),
 )
-TRUE = dict(zip(FEATURES, (1.0, 0.8, 0.5, 1.0, 1.0, 0.3, -1.0, -1.5), strict=True))
+TRUE = dict(zip(FEATURES, (1.0, 0.8, 0.5, 1.0, 0.3, -1.0, -1.5), strict=True))
 
 
 def drawn(count, seed=0):
@@ -56,7 +55,7 @@ def drawn(count, seed=0):
         known = None if rng.uniform() < 0.3 else prior
         speaks = known is None or rng.uniform() < 0.6
         said = {str(rng.choice(NAMES)): (int(rng.integers(1, 7)), float(rng.uniform(0.3, 0.95)))} if speaks else {}
-        evidence = (Evidence("any", said, (0, int(rng.integers(0 if speaks else 1, 6)), 0), frozenset(NAMES)),)
+        evidence = (Evidence("any", said),) if said else ()
         plausible = {name: float(-rng.exponential(1.0)) for name in said}
         place = Hypothesis(
             np.zeros(0, np.int64), (), np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0]), known, evidence, plausible
@@ -73,8 +72,6 @@ def counts():
     for name in NAMES:
         found.things[name] += 100
         found.reported[name].update(COUNTED.reported[name])
-        found.seen[name, 1] += 400
-        found.right[name, 1] += 200
     return {"any": found}
 
 

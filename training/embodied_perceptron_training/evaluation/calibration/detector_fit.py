@@ -22,8 +22,7 @@ from scipy.special import logsumexp
 from embodied_perceptron.apps.explanation import ObservedPerceptron
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.detection2d.association import fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, FusionContext, Hypothesis, LiftedObject, surface_in
+from embodied_perceptron.detection2d.fusion import FusionContext, Hypothesis, LiftedObject, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
 from embodied_perceptron.geometry.transforms import F64
@@ -31,7 +30,6 @@ from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
-    NO_MISSES,
     NOTHING,
     PROBABILITIES,
     DetectorConfusions,
@@ -47,7 +45,7 @@ from embodied_perceptron_training.homes.recording import recorded_home
 ON_IOU = 0.25
 _OF_SHARE = 0.5  # of a detection's points within an object: it is a detection of that object
 _RIDGE = 0.05
-_START = {"views": 0.5, "score": 0.5, "confusion": 1.0, "silence": 1.0, "plausible": 0.5}
+_START = {"views": 0.5, "score": 0.5, "confusion": 1.0, "plausible": 0.5}
 _NOT_NEGATIVE = ("views", "score", "plausible")
 
 
@@ -78,31 +76,22 @@ class HomeRecord:
 
 @dataclass(eq=False)
 class DetectorCounts:
-    """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`; ``seen``, ``right``: (name, size) ->
-    views that show such an object fully, and those that report it."""
+    """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`."""
 
     things: Counter[str]
     reported: defaultdict[str, Counter[str]]
-    seen: Counter[tuple[str, int]]
-    right: Counter[tuple[str, int]]
 
     @classmethod
     def none(cls) -> DetectorCounts:
-        return cls(Counter(), defaultdict(Counter), Counter(), Counter())
+        return cls(Counter(), defaultdict(Counter))
 
     def add(self, other: DetectorCounts) -> None:
         self.things.update(other.things)
-        self.seen.update(other.seen)
-        self.right.update(other.right)
         for name, row in other.reported.items():
             self.reported[name].update(row)
 
     def confusions(self) -> DetectorConfusions:
-        views = {
-            name: tuple((self.seen[name, size], self.right[name, size]) for size in range(len(NO_MISSES)))
-            for name in {name for name, _ in self.seen}
-        }
-        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.reported.items()}, views)
+        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.reported.items()})
 
 
 def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: float) -> HomeRecord:
@@ -157,37 +146,17 @@ def true_state(hypothesis: Hypothesis, truth: Truth) -> str:
 def count_detectors(
     lifted_objects: Sequence[LiftedObject], around: FusionContext, truth: Truth
 ) -> dict[str, DetectorCounts]:
-    """Count the reports of each detector for fully visible objects of a home, at the end of a replay."""
-    counts = {source: DetectorCounts.none() for source in around.vocabularies}
-    of = [_true_object(lifted, truth) for lifted in lifted_objects]
-    reported_in: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)  # (detector, object) -> (view, name)
-    for detected, true in zip(lifted_objects, of, strict=True):
+    """Count the reports of each detector for the mapped objects of a home, at the end of a replay."""
+    counts = {view.source: DetectorCounts.none() for view in around.views}
+    for detected in lifted_objects:
+        true = _true_object(detected, truth)
+        label = NOTHING if true < 0 else truth.labels[true]
         for source, names in detected.candidate.reported.items():
-            label = NOTHING if true < 0 else truth.labels[true]
             for name in names:
                 counts[source].reported[name][label] += 1
-        if true >= 0:
-            for view, i in detected.candidate.members:
-                lifted = around.views[view]
-                reported_in[lifted.source, true].add((view, lifted.lifted[i].label))
-    surfaces = surface_in(truth.boxes, around.snapshot)
-    rows = [k for k, surface in enumerate(surfaces) if surface is not None]
-    visible = fully_visible([s for s in surfaces if s is not None], around.views, MIN_SIZE_PX)
-    for k, in_view in zip(rows, visible, strict=True):
-        label = truth.labels[k]
-        for source, vocabulary in around.vocabularies.items():
-            views = [v for v in np.flatnonzero(in_view).tolist() if around.views[v].source == source]
-            if not views:
-                continue
-            own = counts[source]
-            own.things[label] += 1
-            reported = reported_in[source, k]
-            if label in vocabulary:
-                right = {v for v, name in reported if name == label}
-                for v in views:
-                    size = int(in_view[v]) - 1
-                    own.seen[label, size] += 1
-                    own.right[label, size] += v in right
+    mapped = [k for k, surface in enumerate(surface_in(truth.boxes, around.snapshot)) if surface is not None]
+    for own in counts.values():
+        own.things.update(truth.labels[k] for k in mapped)
     return counts
 
 
