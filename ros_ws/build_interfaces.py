@@ -134,6 +134,7 @@ def repair_cmake_exports(prefix: Path) -> int:
         for pattern, value in replacements:
             text = pattern.sub(value.replace("\\", r"\\"), text)
         if text != before:
+            path.unlink()  # the file may be a link to one in an installer's cache
             path.write_text(text, encoding="utf-8", errors="surrogateescape")
             changed += 1
     for name in ("local_setup.sh", "local_setup.bash"):  # colcon skips prefixes that lack them

@@ -332,6 +332,7 @@ def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp
     setup = load_script(".ci/setup.py")
     ran: list[str] = []
     monkeypatch.setattr(setup, "_run", lambda command, what: ran.append(what))
+    monkeypatch.setattr(setup, "_output", lambda command: "global.user='true'\n")  # pip alone knows it
     (tmp_path / "setup-stamps").mkdir()
     for _ in range(2):  # an extra of its own must not unsettle the rest
         setup.install_packages(tmp_path)
@@ -339,6 +340,41 @@ def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp
     assert ran == ["packages", "packages without their dependencies", "packages bench"]
     monkeypatch.setattr(setup, "COMMON_EXTRAS", ("dev",))
     assert setup.install_packages(tmp_path)
+
+
+def test_settings_of_pip_hold_for_uv_or_pip_installs() -> None:
+    setup = load_script(".ci/setup.py")
+    listed = (
+        ":env:.find-links='/wheels'\n:env:.disable-pip-version-check='1'\nglobal.cert='/ca.crt'\n"
+        "global.extra-index-url='https://a.b/simple file:///c'\nglobal.find-links='/a /b'\n"
+    )
+    assert setup.uv_variables(listed) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match", "UV_FIND_LINKS": "/wheels", "SSL_CERT_FILE": "/ca.crt",
+        "UV_INDEX": "https://a.b/simple file:///c",
+    }  # fmt: skip
+    assert setup.uv_variables("global.find-links='\\n/a\\n/b'\n")["UV_FIND_LINKS"] == "/a,/b"
+    for other in ("global.proxy='http://a'", "install.index-url='https://a.b'", ":env:.require-hashes='1'"):
+        assert setup.uv_variables(f"{listed}{other}\n") is None
+
+
+@pytest.mark.parametrize("fault", ["", "no uv", "uv fails", "beside ROS"])
+def test_pip_installs_where_uv_cannot(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setup = load_script(".ci/setup.py")
+    ran: list[str] = []
+
+    def run(command: list[str], what: str, variables: dict[str, str] | None = None) -> None:
+        ran.append("uv" if command[0].endswith("uv") else "pip")
+        assert command[-1] == "package"
+        if ran == ["uv"] and fault == "uv fails":
+            raise SystemExit("failed")
+
+    done = type("Done", (), {"returncode": int(fault == "no uv")})
+    monkeypatch.setattr(setup, "_run", run)
+    monkeypatch.setattr(setup, "_output", lambda command: "")
+    monkeypatch.setattr(setup.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(setup, "ros_distribution", lambda: "jazzy" if fault == "beside ROS" else "")
+    setup._install(tmp_path, ["package"], "packages")
+    assert ran == {"": ["uv"], "uv fails": ["uv", "pip"]}.get(fault, ["pip"])
 
 
 def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
