@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import importlib
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CALL = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from doubling import double
-print(double(21), double.stats.cache_hits.total())
-"""
 KERNEL = """
 from embodied_perceptron.geometry.kernels import njit
 
@@ -25,32 +19,28 @@ def double(x):
 """
 
 
-def call(folder: Path) -> tuple[list[str], str]:
-    script = CALL.replace(".total()", "")
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split(maxsplit=1), done.stderr
-
-
 @pytest.mark.parametrize("content", [b"", b"\0" * 64, b"\x80\x05nonsense"], ids=["empty", "zeros", "nonsense"])
-def test_a_damaged_cache_is_said_and_made_anew(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_cache_is_said_and_made_anew(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def call() -> tuple[int, list[int]]:
+        """Answer, and hits of the cache, of a kernel that is imported as at a start."""
+        monkeypatch.delitem(sys.modules, "doubling", raising=False)
+        caplog.clear()
+        kernel = importlib.import_module("doubling").double
+        return kernel(21), list(kernel.stats.cache_hits.values())
+
     (tmp_path / "doubling.py").write_text(KERNEL)
-    assert call(tmp_path)[0][0] == "42"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    assert call() == (42, [])
     for suffix in (".nbi", ".nbc"):
         (file,) = (tmp_path / "cache").rglob(f"*{suffix}")
         file.write_bytes(content)
-        (answer, _), log = call(tmp_path)
-        assert answer == "42"
-        assert f"{file} is damaged" in log
-        (answer, hits), log = call(tmp_path)
-        assert (answer, log) == ("42", "")
-        assert "1" in hits  # from the disk again
+        assert call() == (42, [])
+        assert f"{file} is damaged" in caplog.text
+        assert call() == (42, [1])  # from the disk again
+        assert caplog.text == ""
 
 
 def test_every_cached_kernel_is_made_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,19 +16,25 @@ from embodied_perceptron.sensors.depth_consistency import DepthConsistency
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 COUNT = 40
-VIEWS = [(camera_pose(i, COUNT), *render(camera_pose(i, COUNT))) for i in range(COUNT)]
 OWN = replace(INTRINSICS, fx=0.75 * INTRINSICS.fx, fy=0.75 * INTRINSICS.fy)
 MOUNT = make_transform(np.eye(3), np.array([0.06, 0.0, 0.0]))
 
+View = tuple[np.ndarray, np.ndarray, np.ndarray]
 Depth = Callable[[int], np.ndarray]
 
 
+@cache
+def view(i: int) -> View:
+    """Pose, colour and depth."""
+    return camera_pose(i, COUNT), *render(camera_pose(i, COUNT))
+
+
 def depth(i: int) -> np.ndarray:
-    return VIEWS[i][2]
+    return view(i)[2]
 
 
 def frames(bad: Depth | None = None, is_bad: Callable[[int], bool] = lambda i: False) -> Iterator[PosedFrame]:
-    for i, (T, color, depth_m) in enumerate(VIEWS):
+    for i, (T, color, depth_m) in enumerate(map(view, range(COUNT))):
         depth_m = np.ascontiguousarray(bad(i)) if bad is not None and is_bad(i) else depth_m
         yield PosedFrame(RgbdFrame(S + i * S // 10, "camera", color, depth_m, INTRINSICS), T)
 
