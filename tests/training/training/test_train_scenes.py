@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import shutil
@@ -674,7 +675,8 @@ def scene_projections(scene: PreparedScene) -> torch.Tensor:
 def test_projections_start_where_they_reproduce_the_features_of_the_weights(
     homes: Path, tmp_path: Path, shown_weights: Path, encoder: str
 ) -> None:
-    fitted = learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).model
+    task = learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder)
+    fitted = task.model
     before, _ = load_network(shown_weights)
     colors = torch.from_numpy(EmbodiedScanDataset(homes, "train")[0].load_view(0).color)[None]
     assert isinstance(fitted, PerceptionNetwork)
@@ -689,7 +691,7 @@ def test_projections_start_where_they_reproduce_the_features_of_the_weights(
     with torch.no_grad():
         assert fitted.image_projection is not None
         fitted.image_projection[0].bias.fill_(3.0)
-    save_network(path, fitted, learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).classes)
+    save_network(path, fitted, task.classes)
     onwards = learned_projections(homes, tmp_path / "a", path, learn="all", encoder=encoder)
     assert (onwards.model.image_projection[0].bias == 3.0).all()  # type: ignore[index, union-attr]
     assert onwards.model.image_projection[0].bias.requires_grad  # type: ignore[index, union-attr]
@@ -722,13 +724,23 @@ def test_a_training_continues_without_the_files_that_it_started_from(
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
+@pytest.fixture(scope="module")
+def with_features(homes: Path, shown_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> SceneCache:
+    """Prepared scenes with image features."""
+    folder = tmp_path_factory.mktemp("features")
+    cache: SceneCache = learned_projections(homes, folder, shown_weights, pictures="1").samples.sources[0].cache  # type: ignore[attr-defined]
+    assert cache[0].features
+    return cache
+
+
 @pytest.mark.parametrize(
     ("variant", "named"), [(0, "variant"), (1, "variant"), (0, "encoder"), (0, "image_size"), (1, "image_size")]
 )
 def test_image_features_of_another_encoder_size_or_variant_are_refused_by_name(
-    homes: Path, tmp_path: Path, shown_weights: Path, variant: int, named: str
+    with_features: SceneCache, tmp_path: Path, variant: int, named: str
 ) -> None:
-    cache = learned_projections(homes, tmp_path, shown_weights, pictures="1").samples.sources[0].cache  # type: ignore[attr-defined]
+    cache = copy.copy(with_features)
+    cache.folder = shutil.copytree(with_features.folder, tmp_path / "copy")
     scene = cache[0]
     wanted, other = (cache._features_path(0, v) for v in (variant, 1 - variant))
     if named == "variant":
