@@ -73,6 +73,28 @@ def answer(marked: str, objects: list[SceneObject], colors: list[tuple[int, int,
         ("find: the floor is full of hair, [what can I sweep it with=t]", "object: something to sweep"),
         ("find: this apple core has to go [somewhere=t]", "object: something to apple core"),
         ("find: bring [something to wedge this leg=t]", "object: something to wedge this leg"),
+        (
+            "find: the [cup=t] [not further than=t.within(a)] [half a metre=t.amount] from the [bed=a]",
+            "object: cup within(0.5m, bed)",
+        ),
+        (
+            "find: the [box=t], width [1.5 m=t.amount], height [1.2 m=t.amount]",
+            "object: box measured(height, 1.2m) measured(width, 1.5m)",
+        ),
+        (
+            "find: the [box=t] is [2 m=t.amount] long, [1.2 m=t.amount] tall and [1.5 m=t.amount] wide",
+            "object: box measured(2m) measured(height, 1.2m) measured(width, 1.5m)",
+        ),
+        ("find: the [box=t] of [1.8 m=t.amount] from floor to top", "object: box measured(height, 1.8m)"),
+        (
+            "find: the [cup=t] [wi=t.between(a,b)] a [red=a.colour] [un=a] one side and a [blue=b.colour] [yin=b]",
+            "object: cup between(cup[colour(red)], cup[colour(blue)])",
+        ),
+        ("find: [all=t.every] the [red=t.colour] [stuff=t]", "object every: anything colour(red)"),
+        (
+            "find: [whatever=t] is [on=t.on(a)] the [bed=a], [all=t.every] of it, [bar=excl] the [cups=x]",
+            "object every: anything on(bed); not cup",
+        ),
     ],
 )
 def test_a_graph_means(marked: str, meaning: str) -> None:
@@ -221,3 +243,38 @@ def test_of_two_pairs_at_a_table_the_one_on_the_side_of_the_speaker_is_counted()
     meaning = meaning_of(f"find: {marked}[from the left=t.from-left]", ("chair", "table"))
     got = ground_objects(Query(meaning.text, meaning=meaning, viewpoint=viewpoint), room)
     assert [o.id for o in got.candidates[:1]] == [2], got.reason
+
+
+def test_what_is_not_asked_for_is_counted_by_an_order() -> None:
+    """The second closest is not the closest of those that are left when the closest is taken away."""
+    room = [thing(9, "bed", 0.0, size=(1.0, 1.0, 0.5)), *(thing(k, "cup", 1.5 * k) for k in (1, 2, 3))]
+    nearest = "find: [not=excl] the [closest=x.closest(a)] [cup=x] to the [bed=a] but the [second=t.rank]"
+    found = answer(f"{nearest} [closest=t.closest(a)] [one=t]", room)
+    assert [o.id for o in found.candidates[:1]] == [2]
+
+
+@pytest.mark.parametrize(("marked", "meant"), [("contents: what is [above=t.above(a)] the [desk=a]", {3}),
+                                               ("contents: what is [on=t.on(a)] the [desk=a]", {2})])  # fmt: skip
+def test_what_stands_on_a_desk_is_not_above_it(marked: str, meant: set[int]) -> None:
+    room = [
+        thing(1, "desk", 0.0, size=(1.4, 0.7, 0.75)),
+        SceneObject(2, "laptop", 0.9, np.array([0.0, 0.0, 0.85, 0.3, 0.2, 0.2, 0.0, 0.0, 0.0])),
+        SceneObject(3, "window", 0.9, np.array([0.0, 0.3, 1.7, 1.2, 0.05, 1.0, 0.0, 0.0, 0.0])),
+    ]
+    assert {o.id for o in answer(marked, room).candidates} == meant
+
+
+def test_the_tallest_of_many_is_meant_however_small_most_are() -> None:
+    room = [
+        SceneObject(1, "shelf", 0.5, np.array([0.0, 0.0, 1.05, 1.0, 0.4, 2.1, 0.0, 0.0, 0.0])),
+        SceneObject(2, "coat rack", 0.9, np.array([3.0, 0.0, 0.9, 0.4, 0.4, 1.8, 0.0, 0.0, 0.0])),
+        *(thing(k, "cup", 0.5 * k, 2.0, (0.1, 0.1, 0.1)) for k in range(3, 20)),
+    ]
+    found = answer("find: the [tallest=t.tall] [thing=t]", room)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 1)
+
+
+def test_a_place_without_a_name_is_no_description() -> None:
+    room = [thing(1, "amplifier", 0.0), thing(2, "heater", 4.0)]
+    marked = "find: that [tall=t.tall] [one=t] [between=t.between(a,b)] the [loud=a.other] [speaker=a] and the [tree=b]"
+    assert answer(marked, room).status.name == "NOT_FOUND"

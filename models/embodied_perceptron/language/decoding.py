@@ -67,6 +67,7 @@ _ROOMS, _ACCESSORIES, _PREPOSITIONS = word_set("rooms"), word_set("accessories")
 _PARTICLES, _FACING, _AT_MOST = word_set("particles"), word_set("facing"), word_set("at_most")
 _FROM = frozenset(("from", "away", "off"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
+_PARTING = frozenset((",", ";", "and", "by", "x"))  # of two lengths: "80 cm wide and 1.2 m high"
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
 _STATES = {
@@ -98,7 +99,7 @@ _COMPARED = {"larger": True, "smaller": False, "beyond": True, "within": False} 
 _COMPARATIVES = {"closest": "nearer", "farthest": "farther"}  # with two landmarks
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _AXES = (
-    ("height", ("tall", "high", "height", "lower", "shorter")),
+    ("height", ("tall", "high", "height", "lower", "shorter", "floor to")),
     ("width", ("wid", "narrow", "broad", "diamet", "across")),
     ("elevation", ("floor", "ground")),
 )  # fmt: skip
@@ -156,8 +157,7 @@ class Decoder:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
-        says_which = target == NO_ENTITY or any(c.anchors or c.is_superlative for c in constraints)
-        if phrase.noun == ANYTHING and not says_which and _WHATEVER.isdisjoint(self._words_of(target)):
+        if phrase.noun == ANYTHING and target != NO_ENTITY and not constraints and _WHATEVER.isdisjoint(self._words_of(target)):
             return Meaning(text, self._needed())  # "give it to me"
         names = {t.name for t in own if not t.denied}
         stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
@@ -492,17 +492,22 @@ class Decoder:
         above the desk"; ``begins``: the conditions by their first words."""
         found = []
         for t in amounts:
-            amount, beside = metres(self._tokens(t)), self.texts[max(0, t.first - _REACH) : t.last + _REACH]
+            amount, first, last = metres(self._tokens(t)), max(0, t.first - _REACH), t.last + _REACH
+            parted = [k for k in range(first, min(last, len(self.texts))) if self.texts[k] in _PARTING]
+            own = slice(
+                max((k for k in parted if k < t.first), default=first),
+                min((k for k in parted if k >= t.last), default=last),
+            )
             place = begins.get(t.last)
             if amount is not None and place is not None and place.anchors:
                 found.append(Constraint("distance", place.anchors, span=self._span(t), amount_m=amount))
             elif amount is not None:
-                found.append(Constraint("measured", value=_axis(beside), span=self._span(t), amount_m=amount))
+                found.append(Constraint("measured", value=_axis(self.texts[own]) or _axis(self.texts[first:last]), span=self._span(t), amount_m=amount))
         return found
 
     def _relation(self, number: int, t: Predicate, amounts: Sequence[Predicate], depth: int) -> list[Constraint]:
         tokens, span = self._tokens(t), self._span(t)
-        if not _DENIALS.isdisjoint(tokens) and "far" not in tokens:  # "without": relation and negation in one word
+        if not _DENIALS.isdisjoint(tokens) and "far" not in tokens and t.name not in ("within", "beyond"):  # "without"
             t = replace(t, denied=True)
         anchors = tuple(self._phrase(o, depth) for o in t.others if o != number)
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)

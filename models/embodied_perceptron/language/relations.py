@@ -512,6 +512,7 @@ _BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # error of box heights
 _APART_M = 1.5  # largest gap of an object on, or above, another
 _KNOWN_FRONT = 0.9  # probability of a front that is known
+_NOT_ABOVE = 0.6  # share of "above" that what stands on the anchor lacks: more than where all are asked for
 _UNKNOWN_SIDE = 0.5  # likelihood of a side without viewpoint and front
 
 
@@ -599,7 +600,7 @@ _HELD: dict[str, Relation] = {
     "supporting": lambda p: is_on(p.swapped),
     "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
     "in": is_inside,
-    "above": lambda p: np.maximum(is_above(p), 0.5 * is_on(p)),
+    "above": lambda p: is_above(p) * (1.0 - _NOT_ABOVE * is_on(p)),
     "below": is_below,
 }
 LIKELIHOODS: dict[str, Relation] = {

@@ -243,11 +243,14 @@ class Scorer:
         superlative = [c for c in constraints if c.is_superlative]
         terms: list[ConstraintScore] = []
         holds_not, may_be = np.ones(self.g.n), np.zeros(self.g.n, bool)
+        ranked = {c.relation for c in superlative if c.rank > 1}  # "not the closest but the second closest"
         for constraint in plain:
             result = self._score(constraint)
             terms.append(result)
             log_score = log_score + self._log(result)
         for other in self.meaning.excluded:
+            if not ranked.isdisjoint(c.relation for c in other.constraints):
+                continue
             meant, unknown = self._is_meant(other)
             log_score = log_score + w["excluded"] * np.log(_EPS + 1.0 - meant)
             holds_not = holds_not * (1.0 - meant)
@@ -643,7 +646,7 @@ class Scorer:
                 return np.zeros(self.g.n), missing
             return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest", self.rows), ()
         if name in _STATURE:
-            return sign * stature(name, self.g, group), ()
+            return sign * stature(name, self.g, group, outright=c.weight > 1.0), ()
         if name in ("corner", "middle", "wall", "alone"):
             return sign * place_in_room(name, self.g, group), ()
         left = leftness(self.g, group, self._direction(self.meaning.speaker))
@@ -686,6 +689,7 @@ class Scorer:
 
 _COUNTS = 0.05  # least weight of a candidate
 _MOST_IN_ROWS = 40  # objects among which a row is looked for
+_APART = 0.06  # metres, or share, by which the largest exceeds others
 _FARTHER = 0.02  # cost of a metre from the viewer, against a metre between neighbours
 
 
@@ -802,8 +806,9 @@ def best_row(g: SceneGeometry, fits: F64, count: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(g.n), row)
 
 
-def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
-    """Score of a size or height: large, small, tall, short, long, narrow, round, high, low."""
+def stature(relation: str, g: SceneGeometry, group: F64, outright: bool = False) -> F64:
+    """Score of a size or height: large, small, tall, short, long, narrow, round, high, low; ``outright``: only the
+    difference to the best counts."""
     lengths = np.maximum(g.size[:, 0], g.size[:, 1])
     widths = np.minimum(g.size[:, 0], g.size[:, 1])
     measure, sign = {
@@ -817,7 +822,7 @@ def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
         "high": (g.center[:, 2], 1.0),
         "low": (g.center[:, 2], -1.0),
     }[relation]
-    return sign * contrast(measure, group)
+    return log_share(sign * measure / _APART, group) if outright else sign * contrast(measure, group)
 
 
 def place_in_room(relation: str, g: SceneGeometry, group: F64) -> F64:

@@ -140,7 +140,7 @@ class Lexicon:
             return own or max((rank * self.similarity(name, label) for name, rank in ranks.items()), default=0.0)
         listed = self._listed(noun, label)
         if listed or (noun in self.meaning and label in self.labels):
-            return listed
+            return listed or _A_KIND * noun_taxonomy().is_kind(label.split(), noun, _NEXT_KIND)
         likelihood = likelihood_of_label(noun, label)
         return max(likelihood if likelihood >= _LEAST_LIKELIHOOD else 0.0, self._spelt(noun, label))
 
@@ -161,6 +161,8 @@ class Lexicon:
             return 0.0
         kind, weight = self._kind(label)
         listed = weight * (1.0 if kind == noun else self._means(meanings, kind))
+        if label not in self.labels and label.endswith(f" {noun}"):
+            return max(listed, _KIND)
         return listed if listed or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
 
     def is_kind(self, label: str, noun: str) -> bool:
@@ -530,6 +532,7 @@ NOUN_FEATURES = (
 _PER_SENSE = 0.06  # kinship that a rarer sense must have more than the next more frequent one
 _MODIFIED, _SPECIAL = 0.55, 0.3  # upper limits: label "table" for "swivel table", "chair" for "wheelchair"
 _A_KIND = 0.6  # lower limit for a kind of the noun in a common sense: "orchid" for "plant"
+_NEXT_KIND = 2  # most steps between a listed noun and a kind of it that its table lacks: "furniture", "coffee table"
 _AKIN = 0.3  # upper limit for another kind of the same: a cat is no dog
 # features of nouns of which one may name the other
 _RELATED = (
@@ -594,12 +597,13 @@ class NounTaxonomy:
                     todo.append(parent)
         return self._ancestors.setdefault(synset, steps)
 
-    def is_kind(self, words: Sequence[str], noun: str) -> bool:
-        """Whether the most frequent sense of ``words`` is a proper hyponym of a common sense of ``noun``."""
+    def is_kind(self, words: Sequence[str], noun: str, most: int = 99) -> bool:
+        """Whether the most frequent sense of ``words`` is a proper hyponym of a common sense of ``noun``, at most
+        ``most`` steps below it."""
         named = self.named(words)[0]
         above = self.ancestors(self.senses[named][0].synset) if named else {}
         common = {s.synset for s in self.senses.get(noun, ())[:_COMMON_SENSES]}
-        return any(above.get(synset, 0) > 0 for synset in common)
+        return any(0 < above.get(synset, 0) <= most for synset in common)
 
     @cached_property
     def information(self) -> NDArray[np.float64]:
