@@ -263,7 +263,8 @@ def _by_description(
     assert target is not None
     vague = is_use(target.noun) or (target.noun == ANYTHING and not meaning.constraints)
     absent = best is None or best.status == GroundingStatus.NOT_FOUND
-    if not vague and (not absent or target.noun == ANYTHING):  # "the tall one by the door" is no description
+    told = target.noun == ANYTHING and any(c.is_description for c in meaning.constraints)  # "the one by the door"
+    if told or not (vague or absent):
         return best
     texts = (meaning.text,) if vague else (meaning.text, target.noun)  # an unlisted name: "the Gillette"
     name, likely = max((noun_knowledge().guess(text, labels) for text in texts), key=lambda guess: guess[1])

@@ -157,7 +157,8 @@ class Decoder:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
-        if phrase.noun == ANYTHING and target != NO_ENTITY and not constraints and _WHATEVER.isdisjoint(self._words_of(target)):
+        says_which = target == NO_ENTITY or any(c.is_description or c.is_superlative for c in constraints)
+        if phrase.noun == ANYTHING and not says_which and _WHATEVER.isdisjoint(self._words_of(target)):
             return Meaning(text, self._needed())  # "give it to me"
         names = {t.name for t in own if not t.denied}
         stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)

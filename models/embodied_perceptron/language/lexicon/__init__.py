@@ -162,7 +162,7 @@ class Lexicon:
         kind, weight = self._kind(label)
         listed = weight * (1.0 if kind == noun else self._means(meanings, kind))
         if label not in self.labels and label.endswith(f" {noun}"):
-            return max(listed, _KIND)
+            return max(listed, _PART)
         return listed if listed or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
 
     def is_kind(self, label: str, noun: str) -> bool:
