@@ -91,6 +91,7 @@ def answer(marked: str, objects: list[SceneObject], colors: list[tuple[int, int,
             "object: cup between(cup[colour(red)], cup[colour(blue)])",
         ),
         ("find: [all=t.every] the [red=t.colour] [stuff=t]", "object every: anything colour(red)"),
+        ("find: the cup [the colour of a lemon=t.colour], the [cup=t]", "object: cup colour(yellow)"),
         (
             "find: [whatever=t] is [on=t.on(a)] the [bed=a], [all=t.every] of it, [bar=excl] the [cups=x]",
             "object every: anything on(bed); not cup",

@@ -203,3 +203,4 @@ def test_a_length_has_all_its_words_and_no_others(said: str, length: str | None)
 def test_a_kind_that_the_table_of_a_noun_lacks_answers_to_it(noun: str, label: str, least: float) -> None:
     assert lexicon().similarity(noun, label) >= least
     assert lexicon().similarity("device", "bookshelf") == 0.0  # a kind of it by many steps alone
+    assert lexicon().similarity("violin", "guitar") < 0.35

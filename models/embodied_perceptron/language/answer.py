@@ -263,7 +263,8 @@ def _by_description(
     assert target is not None
     vague = is_use(target.noun) or (target.noun == ANYTHING and not meaning.constraints)
     absent = best is None or best.status == GroundingStatus.NOT_FOUND
-    told = target.noun == ANYTHING and any(c.is_description for c in meaning.constraints)  # "the one by the door"
+    places = any(c.anchors or c.relation == "colour" for c in meaning.constraints)
+    told = target.noun == ANYTHING and places  # "the tall one by the door"
     if told or not (vague or absent):
         return best
     texts = (meaning.text,) if vague else (meaning.text, target.noun)  # an unlisted name: "the Gillette"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -67,7 +66,7 @@ _ROOMS, _ACCESSORIES, _PREPOSITIONS = word_set("rooms"), word_set("accessories")
 _PARTICLES, _FACING, _AT_MOST = word_set("particles"), word_set("facing"), word_set("at_most")
 _FROM = frozenset(("from", "away", "off"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
-_PARTING = frozenset((",", ";", "and", "by", "x"))  # of two lengths: "80 cm wide and 1.2 m high"
+_PARTING = frozenset((",", ";", "and", "by", "x"))
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _ENDS = frozenset((".", "?", "!", ";", "mean"))  # of the sentence before
 _STATES = {
@@ -131,9 +130,7 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
-        self.graph = _about_target(replace(graph, predicates=self._in_whole(graph.predicates)), words)
-        kept = (t for t in self.graph.predicates if not (t.name.startswith("own-") and self._is_part(t.last)))
-        self.graph = replace(self.graph, predicates=tuple(kept))  # "the table's left leg" is no side of the table
+        self.graph = _about_target(replace(graph, predicates=self._in_whole(graph.predicates)))
         self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
         self._described: set[int] = set()
@@ -157,7 +154,7 @@ class Decoder:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
-        says_which = target == NO_ENTITY or any(c.is_description or c.is_superlative for c in constraints)
+        says_which = target == NO_ENTITY or any(c.anchors or c.is_superlative for c in constraints)
         if phrase.noun == ANYTHING and not says_which and _WHATEVER.isdisjoint(self._words_of(target)):
             return Meaning(text, self._needed())  # "give it to me"
         names = {t.name for t in own if not t.denied}
@@ -446,8 +443,7 @@ class Decoder:
         if not any(t.name in _COMPARED for t in predicates):
             found += self._measured(amounts, {t.first: c for t in predicates for c in found if c.span == self._span(t)})
         for t in predicates:
-            last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
-            rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
+            rank = ordinal(self._tokens(t)) if t.name == "rank" else None
             if rank is not None:
                 counts_on = any(p.name in _COUNTED_FROM and "on" in self._tokens(p) for p in predicates)
                 found = _ranked(found, rank, self._span(t), counts_on)
@@ -493,17 +489,14 @@ class Decoder:
         above the desk"; ``begins``: the conditions by their first words."""
         found = []
         for t in amounts:
-            amount, first, last = metres(self._tokens(t)), max(0, t.first - _REACH), t.last + _REACH
-            parted = [k for k in range(first, min(last, len(self.texts))) if self.texts[k] in _PARTING]
-            own = slice(
-                max((k for k in parted if k < t.first), default=first),
-                min((k for k in parted if k >= t.last), default=last),
-            )
-            place = begins.get(t.last)
+            amount, place = metres(self._tokens(t)), begins.get(t.last)
             if amount is not None and place is not None and place.anchors:
                 found.append(Constraint("distance", place.anchors, span=self._span(t), amount_m=amount))
             elif amount is not None:
-                found.append(Constraint("measured", value=_axis(self.texts[own]) or _axis(self.texts[first:last]), span=self._span(t), amount_m=amount))
+                before, after = self.texts[max(0, t.first - _REACH) : t.first], self.texts[t.last : t.last + _REACH]
+                own = [*_up_to_parting(before[::-1])[::-1], *_up_to_parting(after)]
+                axis = _axis(own) or _axis([*before, *after])
+                found.append(Constraint("measured", value=axis, span=self._span(t), amount_m=amount))
         return found
 
     def _relation(self, number: int, t: Predicate, amounts: Sequence[Predicate], depth: int) -> list[Constraint]:
@@ -562,14 +555,15 @@ def _axis(words: Sequence[str]) -> str:
     return next((axis for axis, names in _AXES if any(n in text for n in names)), "")
 
 
-def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+def _up_to_parting(words: Sequence[str]) -> Sequence[str]:
+    """The words before the first one that separates two lengths: "80 cm wide and 1.2 m high"."""
+    return words[: next((k for k, word in enumerate(words) if word in _PARTING), None)]
+
+
+def _about_target(graph: SentenceGraph) -> SentenceGraph:
     """Reverse relations so that they lead from the target to its landmarks: "a lamp is on it", "at the desk that has a
-    book on it". Landmarks with the target's noun stay: they may be the target."""
+    book on it"."""
     links = [(t.owner, o) for t in graph.predicates for o in t.others if not t.name.startswith("speaker-")]
-    texts: dict[int | str, set[str]] = defaultdict(set)
-    for entity in graph.entities:
-        for key in (entity.kind, entity.number):
-            texts[key].update(w.text for w in words[entity.first : entity.last])
     steps = {t.number: 0 for t in graph.entities if t.kind in (TARGET, EXCLUDED)} | {NO_ENTITY: 0}
     for step in range(1, 1 + len(links)):
         near = {b for pair in links for a, b in (pair, pair[::-1]) if steps.get(a) == step - 1}
@@ -577,8 +571,6 @@ def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
 
     def turned(t: Predicate) -> Predicate:
         away = len(t.others) == 1 and t.name in _CONVERSE and steps.get(t.others[0], 0) < steps.get(t.owner, 0)
-        if away and steps[t.owner] > 1 and not texts[TARGET].isdisjoint(texts[t.owner]):
-            return t
         return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
 
     return replace(graph, predicates=tuple(turned(t) for t in graph.predicates))

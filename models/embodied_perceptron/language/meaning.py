@@ -68,11 +68,6 @@ class Constraint:
         return self.relation in SUPERLATIVES
 
     @property
-    def is_description(self) -> bool:
-        """Whether it tells objects apart by a colour or a place: "the red one", "that one by the door"."""
-        return bool(self.anchors) or self.relation == "colour"
-
-    @property
     def is_view_dependent(self) -> bool:
         """Whether the relation may depend on the speaker's viewpoint."""
         return self.relation in VIEW_RELATIONS
