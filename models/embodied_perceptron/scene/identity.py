@@ -180,7 +180,9 @@ def voxels_inside(box: F64, snapshot: VoxelSnapshot) -> Voxels:
     bounds, blocks = Bounds.of(box[None]), blocks_of(snapshot)
     edge_m, arena = BLOCK_EDGE * snapshot.voxel_size_m, blocks.arena
     low, high = np.floor(bounds.low[0] / edge_m), np.floor(bounds.high[0] / edge_m)
-    near = ((blocks.coords >= low) & (blocks.coords <= high)).all(axis=1)
+    first, last = np.searchsorted(blocks.coords[:, 0], [low[0], high[0] + 1])  # blocks are sorted by x
+    y, z = blocks.coords[first:last, 1], blocks.coords[first:last, 2]
+    near = first + np.flatnonzero((y >= low[1]) & (y <= high[1]) & (z >= low[2]) & (z <= high[2]))
     rows = row_ranges(blocks.starts[near], blocks.counts[near])
     points = arena.points_m[rows].astype(np.float64)
     kept = (np.abs((points - box[:3]) @ box_rotations(box[None])[0]) <= box[3:6] / 2).all(axis=1)
