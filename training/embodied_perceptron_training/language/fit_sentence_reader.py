@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from embodied_perceptron.inference.loading import cpu_products
 from embodied_perceptron.language.lexicon import serving
 from embodied_perceptron.language.meaning import ENTITIES, SentenceGraph
 from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, graphs_of, new_network
@@ -49,7 +50,8 @@ def batches(sentences: Sequence[Example], rng: np.random.Generator | None = None
 
 def scores_of(network: SentenceNetwork, pile: Sequence[Example]) -> Scores:
     batch = network.batch([e.text for e in pile], [e.words for e in pile])
-    with torch.autocast("cpu", torch.bfloat16):
+    products = cpu_products("auto")  # without instructions for it, bfloat16 takes ten times as long
+    with torch.autocast("cpu", torch.bfloat16, enabled=products == torch.bfloat16):
         scores = network(batch)
     return Scores(
         scores.intent.float(), scores.parts.float(), scores.denied.float(),
