@@ -257,12 +257,13 @@ def _by_description(
     An object that serves a stated use is less sure where the description fits another one better. ``best``: the answer
     to what the sentence names; None = it names nothing.
     """
-    if meaning.kind not in ("object", "where"):
-        return best
     target = ObjectPhrase(ANYTHING, (0, 0)) if best is None else best.answer.meaning.target
     assert target is not None
-    vague = is_use(target.noun) or (target.noun == ANYTHING and not meaning.constraints)
-    absent = best is None or best.status == GroundingStatus.NOT_FOUND
+    everything = target.noun == ANYTHING and not meaning.constraints  # "what will she put to her ears?"
+    if meaning.kind not in ("object", "where") and not (everything and meaning.kind == "contents"):
+        return best
+    vague = is_use(target.noun) or everything
+    absent = best is None or best.status == GroundingStatus.NOT_FOUND or everything
     places = any(c.anchors or c.relation == "colour" for c in meaning.constraints)
     told = target.noun == ANYTHING and places  # "the tall one by the door"
     if told or not (vague or absent):
@@ -279,7 +280,7 @@ def _by_description(
     if likely < _DESCRIBED_SO:
         return best
     described = ObjectPhrase(name, target.span)
-    found = answered(replace(meaning, target=described))
+    found = answered(Meaning(meaning.text, described) if everything else replace(meaning, target=described))
     if found.status == GroundingStatus.NOT_FOUND:  # what seems to be a condition is part of the description
         found = answered(Meaning(meaning.text, described))
     return replace(found.times(likely), reason=f"by its description: {found.reason}")
