@@ -7,7 +7,8 @@ import pytest
 
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.knowledge import TRAITS, is_named, noun_knowledge
-from embodied_perceptron.language.query import sentence_reader
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.query import Query, sentence_reader
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 LABELS = ("microscope", "razor", "chair", "refrigerator", "mirror", "bathtub", "toothbrush")
@@ -35,6 +36,28 @@ def test_a_description_finds_the_object(text: str, label: str) -> None:
     assert answer.reason.startswith("by its description")
     without = ground_objects(text, scene(tuple(name for name in LABELS if name != label)), vocabulary=None)
     assert without.status == GroundingStatus.NOT_FOUND or without.candidates[0].score < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [("doc would like a listen to his chest, what'll she put to her ears", ("stethoscope",)), ("what do you see?", ())],
+)
+def test_a_question_about_anything_may_be_a_description(text: str, labels: tuple[str, ...]) -> None:
+    meaning = Meaning(text, ObjectPhrase(ANYTHING, (0, 0), plural=True), kind="contents", every=True)
+    names = ("syringe", "bandage", "stethoscope", "thermometer", "crutches")
+    answer = ground_objects(Query(text, meaning=meaning), scene(names), vocabulary=None)
+    assert answer.status == GroundingStatus.FOUND
+    assert {o.label for o in answer.candidates} == set(labels or names)
+
+
+def test_no_is_an_answer_to_a_question() -> None:
+    text, chair = "is the chair red?", ObjectPhrase("chair", (7, 12))
+    red = Constraint("colour", value="red", span=(13, 16))
+    asked = Meaning(
+        text, chair, (red,), kind="exists", every=True, probability=0.7, others=(Meaning(text, chair, probability=0.3),)
+    )
+    blue = np.tile([30.0, 50.0, 200.0], (len(LABELS), 1))
+    assert ground_objects(Query(text, meaning=asked), scene(), colors=blue).status == GroundingStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize("text", ["where is the piano", "bring me the chainsaw", "the chair by the piano"])

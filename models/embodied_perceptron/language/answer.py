@@ -240,6 +240,8 @@ class _Decided:
 def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
     """The answer to the most likely reading by words and scene."""
     best = answered(meaning)
+    if meaning.kind in ("exists", "count"):
+        return best  # none is an answer, not the sign of a wrong reading
     support = best.support
     for other in meaning.others if support < _PLAINLY_MEANT else ():
         share = min(other.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING

@@ -443,7 +443,8 @@ class Decoder:
         if not any(t.name in _COMPARED for t in predicates):
             found += self._measured(amounts, {t.first: c for t in predicates for c in found if c.span == self._span(t)})
         for t in predicates:
-            rank = ordinal(self._tokens(t)) if t.name == "rank" else None
+            last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
+            rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
             if rank is not None:
                 counts_on = any(p.name in _COUNTED_FROM and "on" in self._tokens(p) for p in predicates)
                 found = _ranked(found, rank, self._span(t), counts_on)

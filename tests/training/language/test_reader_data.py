@@ -15,7 +15,7 @@ from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
 from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, PLAIN
 from embodied_perceptron_training.language.fit_language import SENTENCES as CALIBRATED
-from embodied_perceptron_training.language.fit_sentence_reader import facts_of
+from embodied_perceptron_training.language.fit_sentence_reader import facts_of, scores_of
 from embodied_perceptron_training.language.markup import read_sentence
 from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of
 from embodied_perceptron_training.language.slot_grammar import (
@@ -360,3 +360,24 @@ def test_a_whole_form_is_filled_with_nouns() -> None:
         assert "=t]" in said
     colours = {str(filled("the [{C}=t.colour] {T}", rng)).split("=t.")[1].split("]")[0] for _ in range(40)}
     assert colours == {"colour", "material"}
+
+
+@pytest.mark.parametrize("products", [torch.float32, torch.bfloat16])
+def test_a_fit_multiplies_bfloat16_only_where_the_processor_does(
+    monkeypatch: pytest.MonkeyPatch, products: torch.dtype
+) -> None:
+    monkeypatch.setattr(
+        "embodied_perceptron_training.language.fit_sentence_reader.cpu_products", lambda precision: products
+    )
+
+    class Network:
+        def batch(self, texts: list[str], words: list[tuple[tuple[int, int], ...]]) -> torch.Tensor:
+            return torch.ones(len(texts), 4)
+
+        def __call__(self, batch: torch.Tensor) -> Scores:
+            product = batch @ torch.ones(4, 4)
+            assert product.dtype == products
+            return Scores(product, product, product, dict.fromkeys(ARCS, product))
+
+    scores = scores_of(Network(), [example_of(read_sentence(SENTENCES[0]))])  # type: ignore[arg-type]
+    assert scores.parts.dtype == torch.float32
