@@ -6,7 +6,7 @@ import pytest
 from support.language_scenes import thing
 
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.lexicon import last_ranks, lexicon, ordinal
+from embodied_perceptron.language.lexicon import lexicon, long_ranks, ordinal
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 
@@ -68,10 +68,11 @@ def test_a_thing_that_is_not_there_is_nobody_called() -> None:
     assert ground_objects("Teapot, the red one", store(), vocabulary=None).status == GroundingStatus.NOT_FOUND
 
 
-def test_ranks_from_the_end_have_all_their_words() -> None:
-    words = ["last", "but", "one", "and", "third", "to", "last", "but", "not", "the", "last", "one"]
-    assert [words[a:b] for a, b in last_ranks(words)] == [["last", "but", "one"], ["third", "to", "last"]]
-    assert [ordinal(words[a:b]) for a, b in last_ranks(words)] == [-2, -3]
+def test_ranks_of_several_words_have_them_all() -> None:
+    words = ["last", "but", "one", "and", "third", "to", "last", "but", "not", "the", "last", "one", "number", "12"]
+    ranks = [words[a:b] for a, b in long_ranks(words)]
+    assert ranks == [["last", "but", "one"], ["third", "to", "last"], ["number", "12"]]
+    assert [ordinal(rank) for rank in ranks] == [-2, -3, 12]
 
 
 @pytest.mark.parametrize("words", ["push-bike", "push bike", "pushbike", "coffee-table", "coffee table"])

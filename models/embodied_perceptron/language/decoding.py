@@ -12,9 +12,9 @@ from embodied_perceptron.language.lexicon import (
     is_implement,
     is_known_noun,
     is_served,
-    last_ranks,
     lengths,
     lexicon,
+    long_ranks,
     metres,
     ordinal,
     pluralize,
@@ -140,6 +140,9 @@ class Decoder:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph, text = self.graph, self.text
         if graph.intent == "none":
+            room = next((word for word in self.texts if word in _ROOMS), "")
+            if room and not self._mentions():  # "leave the room"
+                return self._a_room(room)
             return Meaning(text, self._needed(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.entities}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
@@ -148,7 +151,7 @@ class Decoder:
         self._described = {target}
         own = [t for t in graph.predicates if t.owner in (target, NO_ENTITY) and not t.name.startswith("speaker-")]
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
-            return Meaning(text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
+            return self._a_room(phrase.noun)
         problem = self._no_object(target, phrase, own)
         if problem:
             return Meaning(text, None, problem=problem)
@@ -177,6 +180,9 @@ class Decoder:
             length=sum(t.last - t.first for t in graph.entities) + sum(t.last - t.first for t in graph.predicates),
         )  # fmt: skip
 
+    def _a_room(self, noun: str) -> Meaning:
+        return Meaning(self.text, None, problem=f"the {noun} is a room or a place, no object", invalid=True)
+
     # --------------------------------------------------------------------------------------------------- entities
 
     def _tokens(self, piece: Entity | Predicate) -> list[str]:
@@ -184,9 +190,13 @@ class Decoder:
 
     def _in_whole(self, predicates: Sequence[Predicate]) -> tuple[Predicate, ...]:
         """Give lengths and ranks all their words: the network may read only "five metres" of "two point five metres",
-        and "last" or nothing of "last but one". Drop what excludes another relation to the same landmark."""
-        found = list(predicates)
-        for name, spans in (("amount", lengths(self.texts)), ("rank", last_ranks(self.texts))):
+        and "last" or nothing of "last but one". Join relations that are read in two ("is", "facing"). Drop what
+        excludes another relation to the same landmark."""
+        found: list[Predicate] = []
+        for t in predicates:
+            same = [p for p in found if t.others and p == replace(t, first=p.first, last=t.first)]
+            found = [*(p for p in found if p not in same), replace(t, first=same[0].first) if same else t]
+        for name, spans in (("amount", lengths(self.texts)), ("rank", long_ranks(self.texts))):
             for first, last in spans:
                 within = [t for t in found if first < t.last and t.first < last]
                 own = next((t for t in within if t.name == name), Predicate(first, last, name))
@@ -443,8 +453,7 @@ class Decoder:
         if not any(t.name in _COMPARED for t in predicates):
             found += self._measured(amounts, {t.first: c for t in predicates for c in found if c.span == self._span(t)})
         for t in predicates:
-            last = t.last + (self._tokens(t) == ["number"])  # "number 12" with a number of any size
-            rank = ordinal(self.texts[t.first : last]) if t.name == "rank" else None
+            rank = ordinal(self._tokens(t)) if t.name == "rank" else None
             if rank is not None:
                 counts_on = any(p.name in _COUNTED_FROM and "on" in self._tokens(p) for p in predicates)
                 found = _ranked(found, rank, self._span(t), counts_on)
@@ -519,7 +528,7 @@ class Decoder:
             return [Constraint(name, anchors, value=_axis(tokens), span=span, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [self._on_the_floor(t)]
-        if name in ("on", "near") and anchors[0].noun == "wall":
+        if name in ("on", "near", "closest") and anchors[0].noun == "wall":  # walls are no objects
             return [Constraint("wall", span=span, negated=t.denied)]
         if len(anchors) == 2:
             name = _COMPARATIVES.get(name, name)  # "closer to the sink than to the door"

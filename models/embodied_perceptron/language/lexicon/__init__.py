@@ -459,13 +459,15 @@ def lengths(tokens: Sequence[str]) -> list[tuple[int, int]]:
     return [(parts[m.start()][1], parts[m.end() - 1][1] + 1) for m in found]
 
 
-def last_ranks(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Words [first, last) of each rank that counts from the end: "last but one", "second to last"."""
+def long_ranks(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Words [first, last) of each rank of several words: "last but one", "second to last", "number 12"."""
     triples = enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False))
-    return [
+    from_end = [
         (k, k + 3) for k, (a, b, c) in triples
         if (a in _LAST and b in _AFTER and cardinal([c])) or (a in ORDINALS and (b, c) == ("to", "last"))
     ]  # fmt: skip
+    numbered = [k for k, token in enumerate(tokens[1:]) if tokens[k] == "number" and token.isdecimal()]
+    return [*from_end, *((k, k + 2) for k in numbered)]
 
 
 def metres(tokens: Sequence[str]) -> float | None:
