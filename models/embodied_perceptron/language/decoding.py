@@ -140,9 +140,9 @@ class Decoder:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph, text = self.graph, self.text
         if graph.intent == "none":
-            room = next((word for word in self.texts if word in _ROOMS), "")
-            if room and not self._mentions():  # "leave the room"
-                return self._a_room(room)
+            last = next((word for word in self.texts[::-1] if word.isalpha()), "")
+            if last in _ROOMS and not self._mentions():  # "leave the room"
+                return self._a_room(last)
             return Meaning(text, self._needed(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.entities}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
