@@ -356,14 +356,15 @@ class DetectionLift:
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
         index = VoxelIndex(snapshot)
         if self._map_changed(len(known), len(snapshot)):
-            self._yaw_rad, self._shapes = scene.manhattan.yaw_rad, scene.shapes.boxes
-            self._surface, self._completed = MapSurface(snapshot), {}
+            self._yaw_rad, self._surface = scene.manhattan.yaw_rad, None
         self._lift(known, index)
         self.views = tuple(
             LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1], found)
             for k, source, found in known
         )
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
+        if candidates and self._surface is None:  # a map without detections needs no shapes
+            self._shapes, self._surface, self._completed = scene.shapes.boxes, MapSurface(snapshot), {}
         self.lifted_objects = _distinct(self._complete_all(candidates))
         self.objects = tuple(o for o in self.lifted_objects if o.probability >= self.settings.min_probability)
         with self._lock:

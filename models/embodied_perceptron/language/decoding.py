@@ -131,6 +131,8 @@ class Decoder:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
         self.graph = _about_target(replace(graph, predicates=self._in_whole(graph.predicates)))
+        kept = (t for t in self.graph.predicates if not (t.name.startswith("own-") and self._is_part(t.last)))
+        self.graph = replace(self.graph, predicates=tuple(kept))  # "the table's left leg" is no side of the table
         self._names = [m for m in self._mentions() if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_entities()
         self._described: set[int] = set()
