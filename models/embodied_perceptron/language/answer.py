@@ -266,9 +266,9 @@ def _by_description(
         return best
     vague = is_use(target.noun) or everything
     absent = best is None or best.status == GroundingStatus.NOT_FOUND or everything
-    places = any(c.anchors or c.relation == "colour" for c in meaning.constraints)
-    told = target.noun == ANYTHING and places  # "the tall one by the door"
-    if told or not (vague or absent):
+    has_reference = any(c.anchors or c.relation == "colour" for c in meaning.constraints)
+    is_one = target.noun == ANYTHING and has_reference  # "the tall one by the door"
+    if is_one or not (vague or absent):
         return best
     texts = (meaning.text,) if vague else (meaning.text, target.noun)  # an unlisted name: "the Gillette"
     name, likely = max((noun_knowledge().guess(text, labels) for text in texts), key=lambda guess: guess[1])
