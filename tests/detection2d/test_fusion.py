@@ -37,10 +37,10 @@ def found(*things):
     return Detections(boxes, scores, tuple(t[2] for t in things), posteriors, Certainty.CALIBRATED)
 
 
-def thing(box, label, views=3, score=0.8, trusted=False):
+def thing(box, label, views=3, score=0.8):
     points = np.asarray(box[:3]) + np.random.default_rng(0).uniform(-0.5, 0.5, (60, 3)) * box[3:6]
     said = {"any": {label: (views, score)}}
-    return LiftedObject(Candidate(points, np.array(box), said), np.array(box, float), trusted, label)
+    return LiftedObject(Candidate(points, np.array(box), said), np.array(box, float), label)
 
 
 def around(views=(), snapshot=MAP):

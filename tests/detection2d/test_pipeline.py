@@ -173,7 +173,7 @@ def test_things_that_are_kept_are_as_if_completed_now(seen, monkeypatch):
         kept += len(lift.lifted_objects) - len(completed)
         for thing in lift.lifted_objects:
             now = complete(thing.candidate)
-            assert (thing.label, thing.probability, thing.trusted) == (now.label, now.probability, now.trusted)
+            assert (thing.label, thing.probability) == (now.label, now.probability)
             np.testing.assert_array_equal(thing.box, now.box)
             assert all(view < len(lift.views) for view, _ in thing.candidate.members)
     assert kept > 0

@@ -91,14 +91,12 @@ class Candidate:
         points_m: (K, 3) surface over all views.
         box: (9,) upright.
         reported: detector -> name -> (number of views that report it, best score).
-        whole: at least one view shows it whole.
         members: (view, detection) pairs.
     """
 
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
     reported: Mapping[str, Mapping[str, tuple[int, float]]]
-    whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
 
@@ -455,7 +453,7 @@ def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], yaw_rad: floa
     for (source, name, _), score in best.items():
         count, highest = reported.setdefault(source, {}).get(name, (0, 0.0))
         reported[source][name] = count + 1, max(highest, score)
-    return Candidate(points, box_around(points, yaw_rad), reported, whole=any(not d.cut for d in members))
+    return Candidate(points, box_around(points, yaw_rad), reported)
 
 
 def hull_points(members: Sequence[LiftedDetection], of: Sequence[LiftedView]) -> NDArray[np.float64]:

@@ -47,8 +47,8 @@ def complete_box(
     priors: ClassPriors,
     views: Views | None = None,
     directions: F64 | None = None,
-) -> tuple[F64, bool]:
-    """Complete the box of an object.
+) -> F64:
+    """Return the completed (9,) box of an object.
 
     Args:
         box: (9,) upright box around the points.
@@ -59,8 +59,6 @@ def complete_box(
         priors: size priors of names.
         views: the map's surface and the object's sightings of it; None = completions are not checked.
         directions: (V, 3) viewing directions; None = unknown.
-
-    Returns the (9,) box, and whether it is a shape of the map.
     """
     prior = priors.get(label)
     small = prior.small if prior is not None else float(box[3:6].max()) < _SMALL_M
@@ -86,14 +84,14 @@ def complete_box(
         flat: F64 = box.copy()
         flat[:2] += 0.5 * max(thick_m - box[4], 0.0) * away * across
         flat[4] = thick_m
-        return flat, False
+        return flat
     chosen = None
     if not small:
         chosen = _best_shape(shapes, points_m, label, floor_z_m, priors, lambda new: agrees(new, None))
     if chosen is not None:
-        return chosen, True
+        return chosen
     if prior is None:
-        return box, False
+        return box
     bottom_m = box[2] - box[5] / 2
     if not small and prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
         top_m = box[2] + box[5] / 2
@@ -105,7 +103,7 @@ def complete_box(
         wider = _usual_footprint(box, prior, directions)
         if wider is not None and agrees(wider, box):
             box = wider
-    return box, False
+    return box
 
 
 def _usual_footprint(box: F64, prior: ClassPrior, directions: F64) -> F64 | None:

@@ -51,14 +51,12 @@ class LiftedObject:
     Attributes:
         candidate: the joined detections.
         box: (9,) completed by the map.
-        trusted: the extents are reliable: a small object seen whole, or a shape of the map.
         label: likeliest of the reported names.
         probability: that it exists and has this name, from detectors alone.
     """
 
     candidate: Candidate
     box: NDArray[np.float64]
-    trusted: bool
     label: str
     probability: float = 0.0
 
@@ -178,7 +176,7 @@ def fuse(
         for name in sorted(reported - named.keys() - {UNNAMED}):
             if posterior.get(name, 0.0) >= least:
                 named[name] = posterior[name]
-                fused.append((_box_of(name, hypothesis, network, lifted), named[name], name, posterior, True))
+                fused.append((_box_of(name, hypothesis, network), named[name], name, posterior, True))
         best = max(named.values(), default=0.0)
         nameless = [i for i in hypothesis.rows.tolist() if network.labels[i] == UNNAMED]
         if best >= NAME_SHARE * exists or not (nameless or hypothesis.prior is None or _sure_name(hypothesis.prior)):
@@ -189,7 +187,7 @@ def fuse(
             fused.append((network.boxes[i], p, UNNAMED, posterior, False))
         if not nameless:
             p = max(exists, best + _MARGIN)
-            fused.append((_box_of(UNNAMED, hypothesis, network, lifted), p, UNNAMED, posterior, False))
+            fused.append((_box_of(UNNAMED, hypothesis, network), p, UNNAMED, posterior, False))
     fused.sort(key=lambda one: -min(one[1], 1.0))
     boxes, scores, labels, posteriors, reports = zip(*fused, strict=True) if fused else ((),) * 5
     clipped = np.minimum(np.array(scores, dtype=np.float64), 1.0)
@@ -231,14 +229,9 @@ def _moved(score: float, before: float | None, after: float) -> float:
     return score * after / before if after < before else min(score + after - before, 1.0)
 
 
-def _box_of(
-    name: str, hypothesis: Hypothesis, network: Detections, lifted: Sequence[LiftedObject]
-) -> NDArray[np.float64]:
-    """Return the box of a name: of the network's box with that name, else of a trusted lifted object."""
+def _box_of(name: str, hypothesis: Hypothesis, network: Detections) -> NDArray[np.float64]:
+    """Return the box of the network with that name, else the hypothesis's."""
     of_name = [int(i) for i in hypothesis.rows if network.labels[i] == name]
-    trusted = [lifted[j] for j in hypothesis.lifted if lifted[j].trusted and name in (lifted[j].label, UNNAMED)]
-    if trusted and not of_name:
-        return trusted[0].box
     return network.boxes[of_name[0]] if of_name else hypothesis.box
 
 

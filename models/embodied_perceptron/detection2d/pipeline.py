@@ -77,7 +77,6 @@ _FLOOR_MOVED_M = 0.03
 _SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # new keyframes, or share of voxels, after which shapes are recomputed
 _SAME_VOXELS = 0.02
 _COMPLETION_PROBES = 200
-_FITTING = -1.0  # log-plausibility of a box of a whole object
 
 
 @dataclass
@@ -549,13 +548,10 @@ class DetectionLift:
         uncut = np.array([not d.cut for d in members])
         directions = directions[uncut] if uncut.any() else directions
         points_m = candidate.points_m
-        box, by_shape = complete_box(box, points_m, label, self._shapes, floor_z_m, self.priors, views, directions)
-        small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
-        fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
-        trusted = fits and (by_shape or (small and candidate.whole))
+        box = complete_box(box, points_m, label, self._shapes, floor_z_m, self.priors, views, directions)
         if box is not candidate.box:
             _, probability = alone(box)
-        return LiftedObject(candidate, box, trusted, label, probability)
+        return LiftedObject(candidate, box, label, probability)
 
     def _embedding(self, candidate: Candidate) -> NDArray[np.float32] | None:
         """Return the mean embedding of a candidate's views, weighted by scores."""
