@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps import network_commands
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import ExistenceConfig, ObjectsConfig, PerceptronConfig, TrackingConfig
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 
 
 def test_steps_are_counted_and_may_be_stopped_before_each() -> None:
@@ -24,12 +25,30 @@ def test_steps_are_counted_and_may_be_stopped_before_each() -> None:
     warm_up(config, on_step=lambda step, steps: told.append((step, steps)))
     total = told[0][1]
     assert told == [(step, total) for step in range(1, total + 1)]
-    # five looks of two frames, read-only and not, and one perception each; nine more for what looks do not reach
-    assert total == 5 * (2 * config.volume.min_hits + 1) + 9
+    # five looks of two frames, read-only and not, with their detections, and two perceptions each, with and without the
+    # detections; nine more for what looks do not reach
+    assert total == 5 * (2 * 2 * config.volume.min_hits + 2) + 9
     told.clear()
     with pytest.raises(WarmUpStoppedError):
         warm_up(config, stopped=lambda: len(told) == 3, on_step=lambda step, steps: told.append((step, steps)))
     assert [step for step, _ in told] == [1, 2, 3]
+
+
+def test_detections_of_several_views_are_lifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first detections of a robot wait half a minute for the compiler."""
+    lifts: list[DetectionLift] = []
+
+    class Known(DetectionLift):
+        def __init__(self) -> None:
+            super().__init__()
+            lifts.append(self)
+
+    monkeypatch.setattr("embodied_perceptron.apps.warm_up.DetectionLift", Known)
+    warm_up(PerceptronConfig())
+    (lift,) = lifts
+    statistics = lift.statistics()
+    assert statistics.lifted == statistics.found > 0
+    assert sum(len(view.lifted) > 0 for view in lift.views) >= 2
 
 
 def test_the_command_tells_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

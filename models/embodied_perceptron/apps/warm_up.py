@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
-from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.box_rays import upright_camera, view_boxes
+from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.pipeline import DetectionLift
+from embodied_perceptron.geometry.box_rays import BoxView, upright_camera, view_boxes
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.naming import names_from_boxes
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from embodied_perceptron.inference.predictor import Predictor
 
 _CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
-# in the room: level, one metre above the floor, looking along x
-_T_ROOM_CAMERA = upright_camera((0.0, 0.0, 1.0), 0.0, 0.0)
+# two views of the room: level, one metre above the floor, looking along x
+_T_ROOM_CAMERAS = tuple(upright_camera((0.0, y_m, 1.0), 0.0, 0.0) for y_m in (0.0, 0.4))
 # the walls are not parallel to an axis of the world, as on a real robot
 _T_WORLD_ROOM = make_transform(np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), np.zeros(3))
 _ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
@@ -125,24 +126,24 @@ def _mark(config: PerceptronConfig) -> Path | None:
 def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Callable[[], object]]:
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
     perceptron = Perceptron(small, inference=inference)
-    # on the same voxels without the network: objects are found, compared and lost whatever the network finds
-    shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
-    furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
+    # on the same voxels without the network: objects are found, compared and lost whatever the network finds, and 2-D
+    # detections of them are lifted
+    shapes = Perceptron(small, perceptron.volume, lift=DetectionLift())
+    looks = [_THINGS] * (config.objects.tracking.existence.confirm_count + 1) + [_THINGS[:0]] * _PASSES_UNTIL_CLEARED
     stamp_ns = 0
-    for depth_m in (
-        *[furnished] * (config.objects.tracking.existence.confirm_count + 1),
-        *[empty] * _PASSES_UNTIL_CLEARED,
-    ):
+    for look, things in enumerate(looks):
+        T_room_camera = _T_ROOM_CAMERAS[look % 2]
+        view = view_boxes(T_room_camera, _CAMERA, things, _ROOM)
         for writable in (False, True) * config.volume.min_hits:
             # kernels are compiled for read-only images, which share the memory of a message, and for converted ones
-            color = np.zeros((*depth_m.shape, 3), np.uint8)
+            color = np.zeros((*view.box.shape, 3), np.uint8)
             color.setflags(write=writable)
             stamp_ns += 1_000_000_000
-            frame = RgbdFrame(stamp_ns, "warm_up", color, depth_m, _CAMERA)
-            yield partial(perceptron.integrate, PosedFrame(frame, _T_WORLD_ROOM @ _T_ROOM_CAMERA))
+            frame = RgbdFrame(stamp_ns, "warm_up", color, view.depth_m.astype(np.float32), _CAMERA)
+            yield partial(perceptron.integrate, PosedFrame(frame, _T_WORLD_ROOM @ T_room_camera))
+            yield partial(shapes.add_detections, _detections(view, len(things), stamp_ns))
         yield partial(shapes.perceive, stamp_ns)
-        if shapes is not perceptron:
-            yield perceptron.perceive
+        yield perceptron.perceive
     yield partial(perceptron.perceive, window_m=math.inf)  # a small window may miss the room
     yield partial(perceptron.ground, "the chair next to the table")
     # kernels that only some scenes need: incremental passes, spilled blocks, overlapping boxes, names of cells, colours
@@ -166,6 +167,8 @@ def compile_kernels(on_step: Callable[[int, int], None] = lambda step, steps: No
     warm_up(config, inference, on_step=on_step)
 
 
-def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Render (120, 160) depth in metres of the floor, walls and (N, 2, 3) boxes given by their extreme corners."""
-    return view_boxes(_T_ROOM_CAMERA, _CAMERA, things, _ROOM).depth_m.astype(np.float32)
+def _detections(view: BoxView, count: int, stamp_ns: int) -> Detections2d:
+    """2-D detections of the ``count`` objects of a view, by the pixels that show each."""
+    pixels = [np.argwhere(view.box == number)[:, ::-1] for number in range(count)]  # u, v
+    boxes_px = np.array([[*p.min(axis=0), *(p.max(axis=0) + 1)] for p in pixels], float).reshape(-1, 4)
+    return Detections2d("warm_up", stamp_ns, boxes_px, np.full(count, 0.9), ("box",) * count)
