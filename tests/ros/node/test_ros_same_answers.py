@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask
 from rclpy.action import ActionClient
+from rclpy.action.server import GoalEvent, ServerGoalHandle
 from rclpy.context import Context
 from rclpy.executors import MultiThreadedExecutor
 from rclpy.node import Node
@@ -180,8 +182,17 @@ def test_a_standing_sentence_that_is_found_is_an_event(asker, text, fires) -> No
     assert [(e.kind, e.id, e.reason, frame) for e, frame in asker.events] == expected
 
 
-def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:
-    """Whatever its answer is still waiting for; the next goal is answered."""
+@pytest.mark.parametrize("late_s", [0.0, 0.3])
+def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch, late_s) -> None:
+    """Whatever its answer is still waiting for, and however late the other thread sets the goal's state; the next goal
+    is answered."""
+    update = ServerGoalHandle._update_state
+
+    def updated(self, event):
+        time.sleep(late_s if event == GoalEvent.CANCEL_GOAL else 0.0)
+        update(self, event)
+
+    monkeypatch.setattr(ServerGoalHandle, "_update_state", updated)
     free = threading.Event()
     whole = asker.interface._worker._ask
     monkeypatch.setattr(asker.interface._worker, "_ask", lambda query: free.wait(60) and whole(query))

@@ -719,10 +719,16 @@ class GroundingInterface:
 
     def _cancel_goal(self, goal: Any) -> CancelResponse:
         """Answer at once; the running computation continues and its result is discarded."""
-        give_up = self._goals.get(_goal_id(goal))
-        if give_up is not None:
-            give_up()
+        self._node.executor.create_task(self._give_up, goal)
         return CancelResponse.ACCEPT
+
+    def _give_up(self, goal: Any) -> None:
+        """Answer a goal once its state is "canceling": another thread sets it after :meth:`_cancel_goal`."""
+        give_up = self._goals.get(_goal_id(goal))
+        if give_up is not None and goal.is_cancel_requested:
+            give_up()
+        elif give_up is not None:
+            self._node.executor.create_task(self._give_up, goal)
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:
         request = goal.request
