@@ -150,7 +150,6 @@ def test_all_heads(volume: FeatureVolume) -> None:
     viewpoint = viewpoint_of(frame.T_world_camera, 0.0)
     sentence = "the lamp by the table"
     whole, lamp, table = ground(i, scene, sentence, [None, (4, 8), (16, 21)], viewpoint)
-    assert lamp.phrase == (4, 8)
     for candidates in (whole, lamp, table):
         assert 0 < len(candidates.boxes) <= 10
         assert candidates.boxes.shape == (len(candidates.scores), 9)
@@ -158,7 +157,6 @@ def test_all_heads(volume: FeatureVolume) -> None:
         assert ((candidates.scores >= 0) & (candidates.scores <= 1)).all()
     assert not np.array_equal(lamp.scores, table.scores)
     assert whole.scores[0] >= max(lamp.scores[0], table.scores[0])  # the best of all words
-    assert sentence[slice(*(table.phrase or ()))] == "table"
 
 
 def test_many_sentences_in_one_pass_are_each_answered_as_alone(volume: FeatureVolume) -> None:
@@ -170,7 +168,6 @@ def test_many_sentences_in_one_pass_are_each_answered_as_alone(volume: FeatureVo
     assert [len(found) for found in together] == [2, 1, 1]
     for (text, phrases), found in zip(asked, together, strict=True):
         for one, other in zip(ground(i, scene, text, phrases, viewpoint), found, strict=True):
-            assert one.phrase == other.phrase
             assert len(one.boxes) > 0
             np.testing.assert_allclose(other.boxes, one.boxes, atol=1e-4)
             np.testing.assert_allclose(other.scores, one.scores, atol=1e-5)

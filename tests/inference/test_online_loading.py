@@ -57,22 +57,10 @@ def test_options_build_the_same_network(weights):
     assert Perceptron.from_config(PerceptronConfig(network=none)).inference is None
 
 
-def test_another_preset_or_class_list_is_refused(weights):
-    load_inference(weights, preset="tiny", classes=CLASSES)
-    with pytest.raises(CheckpointError, match="holds a tiny network, expected base"):
-        load_inference(weights, preset="base")
-    with pytest.raises(CheckpointError, match="lacks sofa"):
-        load_inference(weights, classes=("chair", "sofa", "lamp", "bed"))
-    with pytest.raises(CheckpointError, match="another order"):
-        load_inference(weights, classes=CLASSES[::-1])
-    with pytest.raises(ValueError, match="preset must be"):
-        load_inference(weights, preset="huge")
-
-
 def test_what_does_not_fit_is_refused(weights, tmp_path):
     network = small_network(small_config("all", "rgbd"))
     for extra, reason in (
-        ({}, "3 occupancy classes, the file names 80"),
+        ({}, "3 occupancy classes, but 80 names are given"),
         ({"occupancy_classes": "floor"}, "must be names"),
         ({"occupancy_classes": CELLS, "calibration": 3}, "calibration must be a mapping"),
     ):

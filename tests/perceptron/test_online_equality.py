@@ -107,11 +107,11 @@ def test_live_equals_batch(seed, tmp_path):
     batch = network.lookup([views])
 
     # features at every level that the network reads
-    assert prediction.scene is not None
+    scene = prediction.parts[0].scene
     seen = 0
-    for level, tensor in enumerate(prediction.scene.levels):
+    for level, tensor in enumerate(scene.levels):
         expected = batch(level, tensor.sites)
-        found = prediction.scene.lookup(level, tensor.sites)
+        found = scene.lookup(level, tensor.sites)
         limit = 1e-4 if features == "float32" else 2e-3 * max(1.0, float(expected.abs().max()))
         assert float((found - expected).abs().max()) <= limit
         seen += int((expected.abs().sum(1) > 0).sum())
@@ -119,7 +119,7 @@ def test_live_equals_batch(seed, tmp_path):
 
     # boxes and labels: a network that never saw this map before, over views of the same precision
     same = retained_views(it, it.inference, manhattan)
-    scene = it.inference.encode(prediction.scene.sites, same, manhattan)
+    scene = it.inference.encode(scene.sites, same, manhattan)
     expected_boxes = it.inference.detections(scene)
     assert prediction.detections is not None
     assert len(prediction.detections) == len(expected_boxes) > 0
@@ -142,7 +142,7 @@ def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
     for i in range(5):  # a camera that turns a little
         T = look_at(np.array([0.1, -0.2, 1.3]), [1.6, 0.1 * i, 0.4])
         it.integrate(photograph(T, 10**12 + 250_000_000 * i))
-        scene = look(it).scene
+        scene = look(it).parts[0].scene
         everything = Sites(scene.sites.keys, 1, 1, TorchEngine())
         with torch.inference_mode():
             whole = network(SparseTensor(everything, scene.sites.feats), scene.lookup)
@@ -165,8 +165,9 @@ def test_the_comparison_would_notice_a_missing_view():
     network = NETWORKS["float32"].network
     views = retained_views(it, NETWORKS["float32"])[1:]
     batch = network.lookup([views])
-    tensor = prediction.scene.levels[0]
-    assert float((prediction.scene.lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
+    scene = prediction.parts[0].scene
+    tensor = scene.levels[0]
+    assert float((scene.lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
 
 
 def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():

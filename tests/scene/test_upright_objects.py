@@ -33,7 +33,7 @@ def test_detections_and_candidates_take_the_canonical_form():
     given = boxes.copy()
     seen = Detections(boxes, np.full(200, 0.5), ("a",) * 200)
     assert np.array_equal(boxes, given)  # the caller's array stays
-    for same in (seen.boxes, PhraseCandidates(None, boxes, np.full(200, 0.5)).boxes):
+    for same in (seen.boxes, PhraseCandidates(boxes, np.full(200, 0.5)).boxes):
         R = box_rotations(same)
         assert (R[:, 2, 2] >= np.abs(R[:, 2, :2]).max(axis=1) - 1e-9).all()
         assert (same[:, 3] >= same[:, 4] - 1e-9).all()

@@ -18,6 +18,7 @@ from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
 from embodied_perceptron.detection2d.layouts import LayoutError
+from embodied_perceptron.inference.predictor import in_thread
 from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -135,25 +136,13 @@ class LimitedCalls(Generic[ResultT]):
         ``limit_s`` or the previous call is still running."""
         if self.busy_s > 0:
             raise TooLateError("still busy with the previous image")
-        done: list[ResultT] = []
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                done.append(work())
-            except BaseException as error:  # raised in the calling thread
-                failed.append(error)
-
-        thread = threading.Thread(target=run, name="detector", daemon=True)
         self._began_s = time.monotonic()
-        thread.start()
+        thread, done = in_thread(work, "detector")
         thread.join(limit_s)
         if thread.is_alive():
             self._late = thread
             raise TooLateError(f"took longer than {limit_s:g} s for an image")
-        if failed:
-            raise failed[0]
-        return done[0]
+        return done.result()
 
 
 class DetectorSlot:

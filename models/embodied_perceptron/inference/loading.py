@@ -31,7 +31,7 @@ from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
+from embodied_perceptron.nn.presets import NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, text_encoder
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.tensor import empty_columns
@@ -234,13 +234,11 @@ class GridSplit(nn.Module):
     product, where torch's own takes five times as long.
 
     Args:
-        conv: source of parameters; see :meth:`serves`.
+        conv: source of parameters; :meth:`serves` must be True.
     """
 
     def __init__(self, conv: nn.ConvTranspose3d) -> None:
         super().__init__()
-        if not self.serves(conv):
-            raise ValueError(f"its kernel must be its stride, without padding and groups, got {conv}")
         self.out_channels, self.edges = conv.out_channels, conv.stride
         self.weight, self.bias = conv.weight, conv.bias
         self.matrix: torch.Tensor
@@ -312,8 +310,6 @@ def load_inference(
     min_score: float | None = None,
     feature_dtype: torch.dtype = torch.float16,
     encoders: EncoderRuntime = EncoderRuntime(),
-    preset: str | None = None,
-    classes: Sequence[str] | None = None,
     precision: Literal["float32", "auto"] = NetworkOptions.precision,
 ) -> Predictor:
     """Load the predictor of a weights file.
@@ -330,17 +326,15 @@ def load_inference(
         min_score: overrides the calibrated one.
         feature_dtype: of a keyframe's image features.
         encoders: their runtime.
-        preset, classes: expected values; None = any.
         precision: of most products on the CPU, see :func:`cpu_products`.
 
     Raises ``WeightsError`` for a name that is not shipped or a damaged shipped file, ``CheckpointError`` for a file of
-    another kind, preset or class list, or a damaged one, ``OSError`` when it cannot be opened, ``ConfigError`` for an
-    unavailable device, ``ValueError`` for an unavailable provider.
+    another kind or a damaged one, ``OSError`` when it cannot be opened, ``ConfigError`` for an unavailable device,
+    ``ValueError`` for an unavailable provider.
     """
     file = weights_file(weights)
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
-    _check_expected(file, network.config, checkpoint, preset, classes)
     on_cpu = runs_compiled(torch.empty(0, device=target))
     network, config = fold_batch_norms(network, cpu_products(precision), on_cpu), network.config
     text: TextEncoder | None = None
@@ -432,31 +426,12 @@ class LazyTextEncoder:
             self._made = None
 
 
-def _check_expected(
-    file: Path, config: NetworkConfig, checkpoint: Checkpoint, preset: str | None, classes: Sequence[str] | None
-) -> None:
-    if preset is not None and preset not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    if preset is not None and config.name != preset:
-        raise CheckpointError(f"{file} holds a {config.name} network, expected {preset}")
-    if classes is not None and tuple(classes) != checkpoint.classes:
-        missing = [name for name in classes if name not in checkpoint.classes]
-        detail = f"it lacks {', '.join(missing[:8])}" if missing else "theirs is longer or in another order"
-        raise CheckpointError(
-            f"{file} has {len(checkpoint.classes)} classes, not the {len(classes)} that are expected: {detail}"
-        )
-
-
 def _occupancy_classes(file: Path, config: NetworkConfig, checkpoint: Checkpoint) -> tuple[str, ...]:
     if config.occupancy is None:
         return ()
     names = checkpoint.extra.get("occupancy_classes", OCCUPANCY_CLASSES)
     if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(n, str) for n in names):
         raise CheckpointError(f"{file}: occupancy_classes must be names, got {names!r:.100}")
-    if len(names) != config.occupancy.num_classes:
-        raise CheckpointError(
-            f"{file}: the network has {config.occupancy.num_classes} occupancy classes, the file names {len(names)}"
-        )
     return tuple(names)
 
 

@@ -34,6 +34,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -56,7 +57,7 @@ from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import HostCopy
-from embodied_perceptron.nn.grounding import DetectedObjects, GroundingOutput
+from embodied_perceptron.nn.grounding import DetectedObjects
 from embodied_perceptron.nn.input_features import (
     SITE_FEATURES,
     SiteFeature,
@@ -67,6 +68,7 @@ from embodied_perceptron.nn.input_features import (
     thin,
 )
 from embodied_perceptron.nn.network import (
+    CandidateVoxels,
     ImageLookup,
     ObjectGroundingBranch,
     PerceptionNetwork,
@@ -76,7 +78,7 @@ from embodied_perceptron.nn.network import (
 )
 from embodied_perceptron.nn.occupancy import color_sums, decode_cells, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
+from embodied_perceptron.nn.text_encoder import TextEncoder, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.results import UNNAMED, Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame, ViewDirection
@@ -124,17 +126,15 @@ class ScenePrediction:
             network without occupancy.
         region: the window.
         answered: where ``semantic`` has a result; cells that are not in it are empty there.
-        scene: features for sentences; None after several windows.
         floor_z_m: height of the floor that was assumed.
         diagnostics: messages for the user.
-        parts: features of each window; their cores partition the ground.
+        parts: features of each window, for sentences; their cores partition the ground.
     """
 
     detections: Detections | None
     semantic: SemanticVoxels | None
     region: Region
     answered: Region
-    scene: SceneFeatures | None = None
     floor_z_m: float = 0.0
     diagnostics: tuple[str, ...] = ()
     parts: tuple[ScenePart, ...] = ()
@@ -445,7 +445,6 @@ class Predictor:
         sentences: Sentences,
         viewpoint: Viewpoint | None = None,
         limit: int = 10,
-        iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
         """Candidates for each phrase of each sentence of one speaker, in one pass. A scene without voxels has none.
 
@@ -454,23 +453,13 @@ class Predictor:
             sentences: (text, phrases); a phrase is [start, end) characters, scored by the mean probability of its
                 tokens, or None for the whole sentence, scored by its best token.
             viewpoint: of the speaker, in the world (:func:`viewpoint_of`); unless the preset reads world coordinates.
-            limit: candidates per phrase.
-            iou_threshold: of two candidates that overlap more, the better stays.
+            limit: candidates per phrase; of two that overlap more than :data:`PHRASE_NMS_IOU`, the better stays.
 
         Raises ``ValueError`` for a phrase outside of the text or without a token (blank, or behind the end of what the
         encoder reads), for a blank text, and without a grounding head or text encoder.
         """
-        if not sentences:
-            return []
-        features, tokens = self._read(sentences)
-        if sum(len(level) for level in scene.levels) == 0:
-            return _no_candidates(sentences)
-        device = scene.sites.device
-        if viewpoint is not None:
-            viewpoint = _from_world(viewpoint, scene.manhattan)
-        candidates = self.network.candidates(scene.levels, scene.detection)
-        out = self.network.ground(candidates, features.tokens.to(device), features.pad.to(device), viewpoint)
-        return _ranked(out, sentences, tokens, limit, iou_threshold, scene.manhattan)
+        among = self.network.candidates(scene.levels, scene.detection) if any(map(len, scene.levels)) else None
+        return self._ground(among, sentences, viewpoint, limit, scene.manhattan)
 
     @property
     def grounds_objects(self) -> bool:
@@ -499,23 +488,21 @@ class Predictor:
         sentences: Sentences,
         viewpoint: Viewpoint,
         limit: int = 10,
-        iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground_many` among the :meth:`objects` of one scene. Raises as it does."""
-        if not self.grounds_objects:
-            raise ValueError("this network grounds sentences among voxels")
+        return self._ground(objects if bool(objects.valid.any()) else None, sentences, viewpoint, limit, WORLD)
+
+    def _ground(
+        self,
+        among: CandidateVoxels | DetectedObjects | None,
+        sentences: Sentences,
+        viewpoint: Viewpoint | None,
+        limit: int,
+        manhattan: ManhattanFrame,
+    ) -> list[list[PhraseCandidates]]:
+        """:meth:`ground_many` among voxels or objects of the ``manhattan`` frame; None = there are none."""
         if not sentences:
             return []
-        features, words = self._read(sentences)
-        if not bool(objects.valid.any()):
-            return _no_candidates(sentences)
-        device = objects.boxes.device
-        speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
-        out = self.network.ground(objects, features.tokens.to(device), features.pad.to(device), speaker)
-        return _ranked(out, sentences, words, limit, iou_threshold, WORLD)
-
-    def _read(self, sentences: Sentences) -> tuple[TextFeatures, list[list[Tensor]]]:
-        """Token features of each sentence, and a (T,) mask of tokens for each of its phrases."""
         if self.network.grounding is None or self.text_encoder is None:
             raise ValueError("grounding needs a grounding head and a text encoder")
         features = self.text_encoder.encode([text for text, _ in sentences])
@@ -523,7 +510,25 @@ class Predictor:
             [_tokens(spans, phrase, text) for phrase in phrases]
             for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
         ]
-        return features, masks
+        if among is None:
+            return [[PhraseCandidates(np.zeros((0, 9)), np.zeros(0)) for _ in of_sentence] for of_sentence in masks]
+        device = self.device
+        speaker = None if viewpoint is None else _from_world(viewpoint, manhattan, device)
+        out = self.network.ground(among, features.tokens.to(device), features.pad.to(device), speaker)
+
+        def candidates(row: int, phrase: Phrase, mask: Tensor) -> PhraseCandidates:
+            valid = out.query_valid[row]
+            boxes, words = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
+            words = words[:, mask.to(device)]
+            scores = words.amax(1) if phrase is None else words.mean(1)
+            keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), PHRASE_NMS_IOU)[:limit]
+            there = manhattan.boxes_to_world(boxes[keep].double().cpu().numpy())
+            return PhraseCandidates(there, scores[keep].double().cpu().numpy())
+
+        return [
+            [candidates(row, *of_phrase) for of_phrase in zip(phrases, of_sentence, strict=True)]
+            for row, ((_, phrases), of_sentence) in enumerate(zip(sentences, masks, strict=True))
+        ]
 
     # ----------------------------------------------------------------------------------------------- windows of a map
 
@@ -714,7 +719,7 @@ class Predictor:
         if len(sites) == 0:
             if tolerance is not None:
                 window.forget()
-            return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
+            return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m)
         answered = Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
@@ -741,7 +746,7 @@ class Predictor:
         finally:
             semantic = cells[0]() if cells else None
         parts = (ScenePart(scene, Region.everywhere()),)
-        prediction = ScenePrediction(found, semantic, region, answered, scene, floor_z_m, parts=parts)
+        prediction = ScenePrediction(found, semantic, region, answered, floor_z_m, parts=parts)
         if tolerance is not None:
             window.last = _Pass(sites, seen, prediction)
         return prediction
@@ -790,38 +795,32 @@ class Predictor:
 
     def _joined(self, parts: list[tuple[ScenePrediction, Region]], floor_z_m: float) -> ScenePrediction:
         """Of each window what lies in its core; boxes that still overlap are suppressed per class."""
-        boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], list[str]()
-        cells: list[SemanticVoxels] = []
-        for prediction, core in parts:
-            assert prediction.detections is not None
-            found = prediction.detections
-            rows = np.flatnonzero(core.contains(found.boxes[:, :3]))
-            boxes.append(found.boxes[rows])
-            scores.append(found.scores[rows])
-            labels += [found.labels[i] for i in rows]
-            if prediction.semantic is not None:
-                cells.append(prediction.semantic.take(core.contains(prediction.semantic.centers_m)))
-        box, score = np.concatenate(boxes), np.concatenate(scores)
-        names = {name: i for i, name in enumerate(sorted(set(labels)))}
+        found = [
+            s.detections.take(np.flatnonzero(core.contains(s.detections.boxes[:, :3])))
+            for s, core in parts
+            if s.detections is not None
+        ]
+        cells = [s.semantic.take(core.contains(s.semantic.centers_m)) for s, core in parts if s.semantic is not None]
+        boxes, scores = np.concatenate([f.boxes for f in found]), np.concatenate([f.scores for f in found])
+        labels = [label for f in found for label in f.labels]
         config = self.network.config.detection
         kept = np.zeros(0, np.int64)
-        if len(box) and config is not None:
-            ids = torch.tensor([names[label] for label in labels])
-            kept = nms(torch.from_numpy(box), torch.from_numpy(score), ids, config.iou_threshold).numpy()
-        found = Detections(box[kept], score[kept], tuple(labels[i] for i in kept))
+        if labels and config is not None:
+            _, ids = np.unique(labels, return_inverse=True)
+            rows = torch.from_numpy(boxes), torch.from_numpy(scores), torch.from_numpy(ids)
+            kept = nms(*rows, config.iou_threshold).numpy()
         answered = [s.answered for s, _ in parts if s.semantic is not None]
         everything = Region.nowhere()
         if answered:
             low_m, high_m = np.min([r.lower_m for r in answered], axis=0), np.max([r.upper_m for r in answered], axis=0)
             everything = Region(low_m, high_m, answered[0].manhattan)
         return ScenePrediction(
-            found,
+            Detections(boxes[kept], scores[kept], tuple(labels[i] for i in kept)),
             cells[0].joined_with(*cells[1:]) if cells else None,
             Region.everywhere(),
             everything,
-            None,
             floor_z_m,
-            parts=tuple(ScenePart(s.scene, core) for s, core in parts if s.scene is not None),
+            parts=tuple(replace(part, core=core) for s, core in parts for part in s.parts),
         )
 
 
@@ -856,32 +855,34 @@ def parallel(function: Callable[[], ResultT]) -> Callable[[], ResultT]:
     """
     if cores() == 1:
         return function
-    results: list[ResultT] = []
-    errors: list[BaseException] = []
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            results.append(context.run(function))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="parallel", daemon=True)
-    thread.start()
+    thread, done = in_thread(partial(contextvars.copy_context().run, function), "parallel")
 
     def result() -> ResultT:
         thread.join()
-        if errors:
-            raise errors[0]
-        return results[0]
+        return done.result()
 
     return result
 
 
-def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
-    """World -> manhattan."""
+def in_thread(function: Callable[[], ResultT], name: str) -> tuple[threading.Thread, Future[ResultT]]:
+    """Start ``function`` in a daemon thread; return the thread, and its future result or error."""
+    done: Future[ResultT] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread, done
+
+
+def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame, device: torch.device) -> Viewpoint:
+    """World -> manhattan, on ``device``."""
     R = torch.from_numpy(manhattan.T_world_manhattan[:3, :3]).to(viewpoint.origin_m)
-    return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - manhattan.yaw_rad)
+    return Viewpoint((viewpoint.origin_m @ R).to(device), (viewpoint.yaw_rad - manhattan.yaw_rad).to(device))
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:
@@ -907,7 +908,7 @@ def check_classes(config: NetworkConfig, classes: tuple[str, ...]) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Phrases of sentences: their tokens, and their candidates from the grounding decoder's output.
+# Phrases of sentences: their tokens and candidates.
 
 Phrase: TypeAlias = "tuple[int, int] | None"  # [start, end) characters; None = the sentence as a whole
 Sentences: TypeAlias = Sequence[tuple[str, Sequence[Phrase]]]  # each with its phrases
@@ -918,12 +919,10 @@ class PhraseCandidates:
     """Boxes that one phrase of a sentence may mean, best first.
 
     Attributes:
-        phrase: of the sentence.
         boxes: (K, 9) float64, world frame, in canonical form (:func:`~..geometry.boxes.canonical_boxes`).
         scores: (K,) float64 in [0, 1].
     """
 
-    phrase: Phrase
     boxes: NDArray[np.float64]
     scores: NDArray[np.float64]
 
@@ -941,45 +940,3 @@ def _tokens(spans: Tensor, phrase: Phrase, text: str) -> Tensor:
         shown = text[start : min(end, start + 40)]
         raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
     return tokens
-
-
-def _no_candidates(sentences: Sentences) -> list[list[PhraseCandidates]]:
-    return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
-
-
-def _ranked(
-    out: GroundingOutput,
-    sentences: Sentences,
-    tokens: Sequence[Sequence[Tensor]],
-    limit: int,
-    iou_threshold: float,
-    manhattan: ManhattanFrame,
-) -> list[list[PhraseCandidates]]:
-    """Candidates for each phrase of each sentence, best first, in the world.
-
-    Args:
-        out: of the decoder, one row per sentence; its boxes are in the ``manhattan`` frame.
-        sentences, tokens: with their phrases, and the token mask of each.
-        limit, iou_threshold: as of :meth:`Predictor.ground_many`.
-    """
-    results = []
-    for row, ((_, phrases), masks) in enumerate(zip(sentences, tokens, strict=True)):
-        valid = out.query_valid[row]
-        boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
-        results.append(
-            [
-                _candidates(phrase, boxes, probability[:, mask.to(boxes.device)], limit, iou_threshold, manhattan)
-                for phrase, mask in zip(phrases, masks, strict=True)
-            ]
-        )
-    return results
-
-
-def _candidates(
-    phrase: Phrase, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, manhattan: ManhattanFrame
-) -> PhraseCandidates:
-    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> candidates after suppression, best first."""
-    scores = words.amax(1) if phrase is None else words.mean(1)
-    keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
-    there = manhattan.boxes_to_world(boxes[keep].double().cpu().numpy())
-    return PhraseCandidates(phrase, there, scores[keep].double().cpu().numpy())

@@ -1120,9 +1120,8 @@ def propose(
         for part in prediction.parts:
             for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
                 mine = part.core.contains(candidates.boxes[:, :3])
-                own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
-                found[start + k].append(own)
-    return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]
+                found[start + k].append(PhraseCandidates(candidates.boxes[mine], candidates.scores[mine]))
+    return [_best(parts, limit) for parts in found]
 
 
 def propose_targets(
@@ -1152,12 +1151,12 @@ def propose_targets(
     return proposed
 
 
-def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:
+def _best(parts: Sequence[PhraseCandidates], limit: int) -> PhraseCandidates:
     boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
     scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
     same = torch.zeros(len(boxes), dtype=torch.int64)
     kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PHRASE_NMS_IOU)[:limit].numpy()
-    return PhraseCandidates(phrase, boxes[kept], scores[kept])
+    return PhraseCandidates(boxes[kept], scores[kept])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -282,8 +282,8 @@ def test_weights_with_new_classes_are_read_and_perceive(weights: Path, tmp_path:
         for frame in walk(2, 4):
             perceptron.integrate(frame)
         prediction = perceptron.predict()
-        assert prediction.scene is not None
-        maps.append((prediction.scene.detection.levels, perceptron.perceive().semantic))
+        (part,) = prediction.parts
+        maps.append((part.scene.detection.levels, perceptron.perceive().semantic))
         assert perceptron.ground("the robot").reason
     for a, b in zip(maps[0][0], maps[1][0], strict=True):
         assert b.class_logits.shape[1] == 6

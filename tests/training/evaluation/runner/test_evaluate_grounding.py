@@ -81,7 +81,7 @@ class Decoder:
     def ground_many(self, _scene: object, sentences: list, _view: object, limit: int) -> list[list[PhraseCandidates]]:
         self.phrases += [phrase for _, (phrase,) in sentences]
         scores = np.linspace(0.9, 0.1, len(self.rows))
-        return [[PhraseCandidates(phrase, BOXES[self.rows][:limit], scores[:limit])] for _, (phrase,) in sentences]
+        return [[PhraseCandidates(BOXES[self.rows][:limit], scores[:limit])] for _ in sentences]
 
 
 def prediction(split_x_m: float | None = None) -> ScenePrediction:
