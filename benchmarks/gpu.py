@@ -72,7 +72,8 @@ class Run:
     def perceptron(self, keyframes: KeyframeConfig, device: str = "device", dtype: Any = torch.float16) -> Perceptron:
         """With the map, the features of images in ``dtype``, and the network on the device or on the host."""
         volume = self.volume(device, keyframes)
-        inference = load_inference("tiny", "cpu" if device == "host" else self.device, feature_dtype=dtype)
+        inference = load_inference("tiny", "cpu" if device == "host" else self.device)
+        inference.feature_dtype = dtype
         volume.features = inference.image_features()
         config = PerceptronConfig(volume.config, keyframes=keyframes, network=NetworkOptions(weights="tiny"))
         return Perceptron(config, volume, inference)

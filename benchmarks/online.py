@@ -376,7 +376,7 @@ def network(weights: str, precision: Literal["float32", "auto"]) -> tuple[Predic
     if not weights and "tiny" in available():
         weights = "tiny"
     if weights:
-        return load_inference(weights, precision=precision), weights
+        return load_inference(weights, options=NetworkOptions(precision=precision)), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
     return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"

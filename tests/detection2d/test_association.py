@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from support.lift_world import CUP_BOX, K, photograph
+from support.lift_world import CUP_BOX, K, no_detections, photograph
 from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
@@ -19,7 +19,7 @@ from embodied_perceptron.detection2d.association import (
     hull_points,
     sightings,
 )
-from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_along
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 

@@ -13,7 +13,6 @@ from embodied_perceptron.detection2d.detections2d import (
     Limits2d,
     accept_detections,
     clean_label,
-    no_detections,
 )
 
 SIZE = (64, 48)
@@ -136,5 +135,5 @@ def test_limits_are_checked():
 
 
 def test_a_picture_without_detections_is_a_value():
-    assert len(no_detections("front", 3)) == 0
+    assert len(accept([])[0]) == 0
     assert accept([])[0].boxes_px.shape == (0, 4)

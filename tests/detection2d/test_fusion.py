@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.lift_world import K, tour
+from support.lift_world import K, no_detections, tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView
-from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.fusion import FusionContext, LiftedObject, find_hypotheses, surface_in
 from embodied_perceptron.detection2d.fusion import fuse as fuse_places
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.lift_world import THINGS, K, KnowingDetector, config, photograph
+from support.lift_world import THINGS, K, KnowingDetector, config, no_detections, photograph
 from support.online_world import look_at
 from support.onnx_files import write_constant_model
 
 from embodied_perceptron.config import ConfigError, LiftOptions
-from embodied_perceptron.detection2d.detections2d import no_detections
 from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.persons import RATE_HZ, PersonMask, person_mask

@@ -18,6 +18,7 @@ from support.lift_world import (
     KnowingDetector,
     boxes_of,
     config,
+    no_detections,
     perfect,
     photograph,
     tour,
@@ -25,7 +26,7 @@ from support.lift_world import (
 from support.online_world import look_at
 
 from embodied_perceptron.config import ConfigError, LiftOptions, PerceptronConfig, config_from_dict
-from embodied_perceptron.detection2d.detections2d import accept_detections, no_detections
+from embodied_perceptron.detection2d.detections2d import accept_detections
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import TOO_SLOW, DetectionLift, LiftSettings

@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from support.lift_world import no_detections
 
 from embodied_perceptron.config import LiftOptions
-from embodied_perceptron.detection2d.detections2d import Limits2d, no_detections
+from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.open_vocabulary import (
     OpenVocabularyLabels,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,6 @@ from support.volume_frames import posed, wall
 
 from embodied_perceptron.config import ConfigError, NetworkOptions, PerceptronConfig
 from embodied_perceptron.inference.loading import (
-    EncoderRuntime,
     LazyTextEncoder,
     inference_from_options,
     load_inference,
@@ -42,7 +43,7 @@ def test_names_and_calibration_come_from_the_file(weights):
     assert inference.occupancy_classes == tuple(CELLS)
     assert inference.scores.publish == 0.35
     assert inference.calibration["grounding"] == {"a": 1}
-    assert load_inference(weights, min_score=0.5).scores.publish == 0.5
+    assert load_inference(weights, options=NetworkOptions(min_score=0.5)).scores.publish == 0.5
     assert inference.device.type == "cpu"
 
 
@@ -85,20 +86,22 @@ def test_text_encoder_is_made_once_when_the_first_text_comes():
         def encode(self, texts):
             return tuple(texts)
 
-    def make():
-        made.append(1)
+    def make(device):
+        made.append(device.type)
         return Encoder()
 
-    lazy = LazyTextEncoder(12, make)
+    lazy = LazyTextEncoder(12, make, torch.device("meta"))
     assert not made
     assert lazy.encode(["a"]) == ("a",)
     assert lazy.encode(["b"]) == ("b",)
-    assert made == [1]
+    assert made == ["meta"]
     lazy.release()
     lazy.encode(["c"])
-    assert made == [1, 1]
+    lazy.use_cpu()
+    lazy.encode(["d"])
+    assert made == ["meta", "meta", "cpu"]
     with pytest.raises(ValueError, match="reads 13 text channels, got 12"):
-        LazyTextEncoder(13, make).encode(["a"])
+        LazyTextEncoder(13, make, torch.device("cpu")).encode(["a"])
 
 
 @pytest.mark.parametrize("task", ["all", "detection"])
@@ -112,14 +115,14 @@ def test_language_is_prepared_where_sentences_are_read(task):
         def encode(self, texts):
             return tuple(texts)
 
-    def make():
+    def make(_device):
         makings.append(1)
         if failing:
             raise FileNotFoundError("no such package")
         return Encoder()
 
     cells = CELLS if task == "all" else ()
-    inference = Predictor(network, CLASSES, cells, LazyTextEncoder(12, make))
+    inference = Predictor(network, CLASSES, cells, LazyTextEncoder(12, make, torch.device("cpu")))
     perceptron = Perceptron(inference=inference)
     if task == "detection":
         perceptron.prepare_language()
@@ -147,13 +150,14 @@ def test_images_through_onnx_runtime_are_the_same(weights):
     pytest.importorskip("onnxruntime")
     color = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     frame = posed(np.full((48, 64), 2.0, np.float32), 1, color=color)
-    plain = load_inference(weights, feature_dtype=torch.float32).view(frame)
+    options = NetworkOptions(features="float32")
+    plain = load_inference(weights, options=options).view(frame)
     network, checkpoint = read_network(weights)
     slow = Predictor(network, checkpoint.classes, tuple(CELLS), feature_dtype=torch.float32).view(frame)
     for a, b in zip(plain.levels, slow.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-5 * max(1.0, float(b.abs().max()))
-    other = load_inference(weights, feature_dtype=torch.float32, encoders=EncoderRuntime(image="onnx")).view(frame)
+    other = load_inference(weights, options=replace(options, image_backend="onnx")).view(frame)
     for a, b in zip(plain.levels, other.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-3 * max(1.0, float(a.abs().max()))
     with pytest.raises(ValueError, match="WarpExecutionProvider"):
-        load_inference(weights, encoders=EncoderRuntime("onnx", providers=("WarpExecutionProvider",)))
+        load_inference(weights, options=NetworkOptions(image_backend="onnx", providers=("WarpExecutionProvider",)))

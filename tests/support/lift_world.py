@@ -24,6 +24,11 @@ TABLE_BOX = np.array([0.6, 0.0, 0.37, 1.4, 0.8, 0.74, np.pi / 2, 0, 0])
 CUP_BOX = np.array([0.4, 0.1, 0.79, 0.08, 0.08, 0.1, 0, 0, 0])
 
 
+def no_detections(camera: str, stamp_ns: int) -> Detections2d:
+    """The detections of an image in which nothing was found."""
+    return Detections2d(camera, stamp_ns, np.zeros((0, 4)), np.zeros(0), ())
+
+
 def _table(x: float, y: float) -> list[Part]:
     legs = [
         ((x + sx * 0.35 - 0.03, y + sy * 0.65 - 0.03, 0.0), (x + sx * 0.35 + 0.03, y + sy * 0.65 + 0.03, 0.7))

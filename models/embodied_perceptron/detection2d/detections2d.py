@@ -87,11 +87,6 @@ class Detections2d:
         return Detections2d(self.camera, self.stamp_ns, self.boxes_px[rows], self.scores[rows], labels, *parts)
 
 
-def no_detections(camera: str, stamp_ns: int) -> Detections2d:
-    """Return the empty detections of an image."""
-    return Detections2d(camera, stamp_ns, np.zeros((0, 4)), np.zeros(0), ())
-
-
 @dataclass(frozen=True)
 class Limits2d:
     """Limits on a detector's output.

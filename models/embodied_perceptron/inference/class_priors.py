@@ -205,7 +205,8 @@ def refine_extents(
     boxes, grown = found.boxes.copy(), np.zeros(len(found), dtype=bool)
     points: F64 | None = None
     for row in np.flatnonzero(found.scores >= min_score):
-        if not _candidate(found.labels[row], boxes[row]):
+        tilted = abs(boxes[row, 7]) >= _UPRIGHT or abs(boxes[row, 8]) >= _UPRIGHT
+        if found.labels[row] not in LEVEL_NAMES or tilted or float(boxes[row, 3:5].max()) < _MIN_SIDE_M:
             continue
         if points is None:
             points = snapshot.mean_point_m.astype(np.float64)
@@ -218,11 +219,6 @@ def refine_extents(
         return found
     kept = without_pieces(boxes, found.scores, found.labels, grown)
     return replace(found.take(kept), boxes=boxes[kept])
-
-
-def _candidate(label: str, box: F64) -> bool:
-    upright = abs(box[7]) < _UPRIGHT and abs(box[8]) < _UPRIGHT
-    return label in LEVEL_NAMES and upright and float(box[3:5].max()) >= _MIN_SIDE_M
 
 
 def grow_to_surface(box: F64, points_m: F64) -> F64 | None:
@@ -276,15 +272,9 @@ def _grow(
     while going:
         going = False
         for axis in (0, 1):
-            across = slice(low[1 - axis], high[1 - axis])
-            for side, at in ((0, low[axis] - 1), (1, high[axis])):
-                if not 0 <= at < surface.shape[axis]:
-                    continue
-                strip = surface[at, across] if axis == 0 else surface[across, at]
-                if float(strip.mean()) >= _GOES_ON:
+            strips = np.moveaxis(surface, axis, 0)[:, low[1 - axis] : high[1 - axis]]
+            for end, at, step in ((low, low[axis] - 1, -1), (high, high[axis], 1)):
+                if 0 <= at < len(strips) and float(strips[at].mean()) >= _GOES_ON:
                     going = True
-                    if side == 0:
-                        low[axis] -= 1
-                    else:
-                        high[axis] += 1
+                    end[axis] += step
     return low, high

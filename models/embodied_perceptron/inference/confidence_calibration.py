@@ -27,7 +27,7 @@ The probability that an unnamed box holds an object comes from its score, surfac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -167,7 +167,9 @@ class ContextRescoring:
         try:
             relations, form = (tuple(map(str, values.get(key, ()))) for key in ("relations", "form"))
             names = tuple(str(name) for name in values["names"])
-        except (KeyError, TypeError, AttributeError) as error:
+            tables = {name: np.asarray(values[key], np.float64) for name, key in _STORED.items()}
+            scale = float(values["scale"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of context rescoring: {error!r}") from error
         if relations != RELATIONS or form != FORM:
             raise ValueError(
@@ -175,11 +177,6 @@ class ContextRescoring:
                 f"{', '.join(relations) or 'none'}; form {', '.join(form) or 'none'}): fit it again, by evaluate "
                 "calibrate-scores"
             )
-        try:
-            tables = {name: np.asarray(values[key], np.float64) for name, key in _STORED.items()}
-            scale = float(values["scale"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no model of context rescoring: {error!r}") from error
         return cls(names, **tables, scale=scale)
 
 
@@ -259,7 +256,6 @@ class ConfidenceCalibration:
         names: name -> (said, right) of boxes of at least :data:`COUNTED_SCORE`.
         things: as ``weights``, of :data:`THING_FEATURES`; () for a network without unnamed boxes.
         context: context rescoring; None = none.
-        priors: plausible sizes and heights.
 
     Raises ``ValueError`` for an invalid model.
     """
@@ -268,14 +264,12 @@ class ConfidenceCalibration:
     names: Mapping[str, tuple[int, int]]
     things: tuple[float, ...] = ()
     context: ContextRescoring | None = None
-    priors: ClassPriors = field(default_factory=shipped_priors)
 
     def __post_init__(self) -> None:
-        if len(self.weights) != 1 + len(FEATURES) or not np.isfinite(self.weights).all():
-            raise ValueError(f"a model of scores has {1 + len(FEATURES)} finite weights, got {list(self.weights)}")
-        if self.things and (len(self.things) != 1 + len(THING_FEATURES) or not np.isfinite(self.things).all()):
-            count = 1 + len(THING_FEATURES)
-            raise ValueError(f"a model of unnamed objects has {count} finite weights, got {list(self.things)}")
+        kinds = ("scores", self.weights, 1 + len(FEATURES)), ("unnamed objects", self.things, 1 + len(THING_FEATURES))
+        for kind, weights, count in kinds if self.things else kinds[:1]:
+            if len(weights) != count or not np.isfinite(weights).all():
+                raise ValueError(f"a model of {kind} has {count} finite weights, got {list(weights)}")
         for name, (said, right) in self.names.items():
             if not 0 <= right <= said:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
@@ -306,7 +300,7 @@ class ConfidenceCalibration:
 
     def _of_names(self, found: Detections, support: F64, floor_z_m: float) -> F64:
         overlapping = conflicts_of(found)
-        table = box_features(found, support, overlapping, floor_z_m, self.names, self.priors)
+        table = box_features(found, support, overlapping, floor_z_m, self.names, shipped_priors())
         odds = weighed(self.weights, table)
         if self.context is not None:
             odds = self.context(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
@@ -339,11 +333,9 @@ class ConfidenceCalibration:
             context = values.get("company")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of scores: {error!r}") from error
-        if features != FEATURES:
-            raise ValueError(f"the model of scores reads {', '.join(features)}; known: {', '.join(FEATURES)}")
-        if of_things != THING_FEATURES:
-            known = ", ".join(THING_FEATURES)
-            raise ValueError(f"the model of unnamed objects reads {', '.join(of_things)}; known: {known}")
+        for kind, read, known in (("scores", features, FEATURES), ("unnamed objects", of_things, THING_FEATURES)):
+            if read != known:
+                raise ValueError(f"the model of {kind} reads {', '.join(read)}; known: {', '.join(known)}")
         return cls(weights, names, things, None if context is None else ContextRescoring.of_dict(context))
 
 

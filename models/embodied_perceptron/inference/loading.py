@@ -46,12 +46,10 @@ from embodied_perceptron.weights.checkpoint import (
 )
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-Backend = Literal["torch", "onnx"]
 DEFAULT_MIN_SCORE = 0.1
 _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 _BESIDE_WEIGHTS = 2**20  # numbers of a network that are not in its file
 _MOST = 1_000_000  # largest number in a network's configuration
-_CPU = ("CPUExecutionProvider",)
 
 
 def save_network(
@@ -287,30 +285,10 @@ def _fused_sparse(conv: SparseConv | SparseTransposedConv, norm: nn.BatchNorm1d)
     return conv
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderRuntime:
-    """Runtime of the image and text encoders.
-
-    Attributes:
-        image, text: "torch" on the network's device, or "onnx" = ONNX Runtime with ``providers``.
-        providers: of ONNX Runtime in order of preference.
-        threads: of ONNX Runtime on the CPU; 0 = as many as cores.
-    """
-
-    image: Backend = "torch"
-    text: Backend = "torch"
-    providers: Sequence[str] = _CPU
-    threads: int = 1
-
-
 def load_inference(
     weights: str | Path,
     device: str = "cpu",
-    *,
-    min_score: float | None = None,
-    feature_dtype: torch.dtype = torch.float16,
-    encoders: EncoderRuntime = EncoderRuntime(),
-    precision: Literal["float32", "auto"] = NetworkOptions.precision,
+    options: NetworkOptions | None = None,
 ) -> Predictor:
     """Load the predictor of a weights file.
 
@@ -323,39 +301,37 @@ def load_inference(
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
         device: "cpu", "cuda", "cuda:0"; "auto" = a GPU that is present and works.
-        min_score: overrides the calibrated one.
-        feature_dtype: of a keyframe's image features.
-        encoders: their runtime.
-        precision: of most products on the CPU, see :func:`cpu_products`.
+        options: threshold, features, precision and encoders; None = the usual ones. ``weights`` and ``device`` of it
+            are not read.
 
     Raises ``WeightsError`` for a name that is not shipped or a damaged shipped file, ``CheckpointError`` for a file of
     another kind or a damaged one, ``OSError`` when it cannot be opened, ``ConfigError`` for an unavailable device,
     ``ValueError`` for an unavailable provider.
     """
+    options = NetworkOptions() if options is None else options
     file = weights_file(weights)
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     on_cpu = runs_compiled(torch.empty(0, device=target))
-    network, config = fold_batch_norms(network, cpu_products(precision), on_cpu), network.config
+    network, config = fold_batch_norms(network, cpu_products(options.precision), on_cpu), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
-        name, channels = config.grounding.text_encoder, config.grounding.text_channels
-        make = functools.partial(_text, name, encoders=encoders)
-        text = LazyTextEncoder(channels, lambda: make(target), lambda: make(torch.device("cpu")))
+        make = functools.partial(_text, config.grounding.text_encoder, options)
+        text = LazyTextEncoder(config.grounding.text_channels, make, target)
     images = None
-    if encoders.image == "onnx" and network.image_encoder is not None:
-        images = _by_onnx("image", network.image_encoder, encoders)
+    if options.image_backend == "onnx" and network.image_encoder is not None:
+        images = _by_onnx("image", network.image_encoder, options)
     calibration = _calibration(file, checkpoint)
     spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
-        scores, naming = _scoring(calibration, min_score)
+        scores, naming = _scoring(calibration, options.min_score)
         predictor = Predictor(
             network.to(target),
             checkpoint.classes,
             _occupancy_classes(file, config, checkpoint),
             text,
             image_encoder=images,
-            feature_dtype=feature_dtype,
+            feature_dtype=torch.float16 if options.features == "float16" else torch.float32,
             calibration=calibration,
             scores=scores,
         )
@@ -368,16 +344,7 @@ def load_inference(
 def inference_from_options(options: NetworkOptions) -> Predictor | None:
     """Load the predictor of the ``network`` section of a configuration; None without weights. Raises as
     :func:`load_inference`."""
-    if not options.weights:
-        return None
-    return load_inference(
-        options.weights,
-        options.device,
-        min_score=options.min_score,
-        feature_dtype=torch.float16 if options.features == "float16" else torch.float32,
-        encoders=EncoderRuntime(options.image_backend, options.text_backend, options.providers, options.threads),
-        precision=options.precision,
-    )
+    return load_inference(options.weights, options.device, options) if options.weights else None
 
 
 class LazyTextEncoder:
@@ -385,19 +352,16 @@ class LazyTextEncoder:
 
     Args:
         channels: of its features.
-        make: loads it.
-        make_on_cpu: loads it on the CPU; None = ``make``.
+        make: loads it on a device.
+        device: of the encoder.
 
     Each call of :meth:`encode` tries again and raises the errors of ``make`` (a missing package, for example), and
     ``ValueError`` for an encoder with other channels.
     """
 
-    def __init__(
-        self, channels: int, make: Callable[[], TextEncoder], make_on_cpu: Callable[[], TextEncoder] | None = None
-    ) -> None:
+    def __init__(self, channels: int, make: Callable[[torch.device], TextEncoder], device: torch.device) -> None:
         self.channels = channels
-        self._make = make
-        self._make_on_cpu = make_on_cpu or make
+        self._make, self._device = make, device
         self._made: TextEncoder | None = None
         self._lock = threading.Lock()
 
@@ -409,7 +373,7 @@ class LazyTextEncoder:
         """The loaded encoder."""
         with self._lock:
             if self._made is None:
-                encoder = self._make()
+                encoder = self._make(self._device)
                 if encoder.channels != self.channels:
                     raise ValueError(f"the network reads {self.channels} text channels, got {encoder.channels}")
                 self._made = encoder
@@ -417,7 +381,7 @@ class LazyTextEncoder:
 
     def use_cpu(self) -> None:
         """Unload it; later texts load it on the CPU."""
-        self._make = self._make_on_cpu
+        self._device = torch.device("cpu")
         self.release()
 
     def release(self) -> None:
@@ -461,12 +425,12 @@ def _scoring(calibration: Mapping[str, Any], min_score: float | None) -> tuple[S
     return policy, Naming(shift=shift_between(nameless, calibrated))
 
 
-def _text(name: str, device: torch.device, encoders: EncoderRuntime) -> TextEncoder:
+def _text(name: str, options: NetworkOptions, device: torch.device) -> TextEncoder:
     encoder = text_encoder(name)
-    return encoder.to(device) if encoders.text == "torch" else _by_onnx("text", encoder, encoders)
+    return encoder.to(device) if options.text_backend == "torch" else _by_onnx("text", encoder, options)
 
 
-def _by_onnx(kind: Literal["image", "text"], encoder: Any, runtime: EncoderRuntime) -> Any:
+def _by_onnx(kind: Literal["image", "text"], encoder: Any, options: NetworkOptions) -> Any:
     """The same encoder run by ONNX Runtime, through a temporary file."""
     from embodied_perceptron.inference import onnx
 
@@ -474,5 +438,4 @@ def _by_onnx(kind: Literal["image", "text"], encoder: Any, runtime: EncoderRunti
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{kind}.onnx"
         (onnx.export_image_encoder if images else onnx.export_text_encoder)(encoder, path)
-        run_by_onnx = onnx.OnnxImageEncoder if images else onnx.OnnxTextEncoder
-        return run_by_onnx(path, runtime.providers, runtime.threads)
+        return (onnx.OnnxImageEncoder if images else onnx.OnnxTextEncoder)(path, options.providers, options.threads)

@@ -38,11 +38,9 @@ class Naming:
     """Selection between the named and the unnamed box of an object.
 
     Attributes:
-        share: see :data:`NAME_SHARE`.
         shift: log-odds added to scores of unnamed boxes, so that equal scores mean equal precision of both kinds.
     """
 
-    share: float = NAME_SHARE
     shift: float = 0.0
 
     def select(self, found: Detections) -> Detections:
@@ -66,7 +64,7 @@ class Naming:
             rescored[rows] = _shifted(scores[rows], self.shift)
             named = np.flatnonzero(~nameless)
             thing, name = same_thing_pairs(boxes, rows, named)
-            sure = scores[name] >= self.share * scores[thing]
+            sure = scores[name] >= NAME_SHARE * scores[thing]
             kept[thing[sure]] = False
             np.maximum.at(rescored, thing[~sure], np.minimum(scores[name[~sure]] + _MARGIN, 1.0))
         stay = np.flatnonzero(kept)

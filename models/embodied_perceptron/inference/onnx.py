@@ -13,8 +13,9 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -156,27 +157,11 @@ def _stop_runs() -> None:
         time.sleep(0.01)
 
 
-class _Session:
-    """Session of an encoder exported by this project."""
-
-    def __init__(self, path: str | Path, kind: str, providers: Sequence[str], threads: int) -> None:
-        self._session = open_session(path, providers, threads)
-        text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA_KEY)
-        self.metadata: dict[str, Any] = json.loads(text) if text else {}
-        if self.metadata.get("kind") != kind:
-            raise ValueError(f"{path} holds no {kind} encoder of this project: {self.metadata.get('kind')!r}")
-
-    def run(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
-        """CPU tensors in, CPU tensors out."""
-        arrays = {name: value.detach().cpu().numpy() for name, value in inputs.items()}
-        return [torch.from_numpy(array) for array in run_session(self._session, None, arrays)]
-
-
-class OnnxImageEncoder:
-    """Replacement of an :class:`ImageEncoder` for inference; results are on the CPU.
+class _OnnxEncoder:
+    """An encoder exported by this project; results are on the CPU.
 
     Args:
-        path: written by :func:`export_image_encoder`.
+        path: written by an export function of this module.
         providers: of ONNX Runtime in order of preference, for example ``("TensorrtExecutionProvider",
             "CUDAExecutionProvider")``.
         threads: for operators on the CPU; 0 = as many as cores.
@@ -185,41 +170,56 @@ class OnnxImageEncoder:
     provider cannot be set up.
     """
 
+    kind: ClassVar[str]
+
     def __init__(self, path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> None:
-        self._session = _Session(path, "image", providers, threads)
-        self.out_channels: tuple[int, ...] = tuple(self._session.metadata["out_channels"])
-        self.strides: tuple[int, ...] = tuple(self._session.metadata["strides"])
-        self.mean = torch.tensor(self._session.metadata["mean"])
-        self.std = torch.tensor(self._session.metadata["std"])
+        self._session = open_session(path, providers, threads)
+        text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA_KEY)
+        self.metadata: dict[str, Any] = json.loads(text) if text else {}
+        if self.metadata.get("kind") != self.kind:
+            raise ValueError(f"{path} holds no {self.kind} encoder of this project: {self.metadata.get('kind')!r}")
+
+    def _run(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
+        arrays = {name: value.detach().cpu().numpy() for name, value in inputs.items()}
+        return [torch.from_numpy(array) for array in run_session(self._session, None, arrays)]
+
+
+class OnnxImageEncoder(_OnnxEncoder):
+    """Replacement of an :class:`ImageEncoder` for inference."""
+
+    kind = "image"
 
     def prepare(self, colors: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         """See :meth:`ImageEncoder.prepare`."""
-        return prepare_images(colors, size, self.mean, self.std)
+        return prepare_images(colors, size, *(torch.tensor(self.metadata[name]) for name in ("mean", "std")))
 
     def __call__(self, images: torch.Tensor) -> list[torch.Tensor]:
         """See :meth:`ImageEncoder.forward`."""
         check_images(images)
         if not len(images):
-            return empty_levels(images, self.out_channels, self.strides)
-        return self._session.run(images=images)
+            return empty_levels(images, self.metadata["out_channels"], self.metadata["strides"])
+        return self._run(images=images)
 
 
-class OnnxTextEncoder:
-    """A text encoder run by ONNX Runtime; needs the ``tokenizers`` package, not ``transformers``.
+class OnnxTextEncoder(_OnnxEncoder):
+    """A text encoder run by ONNX Runtime; needs the ``tokenizers`` package, not ``transformers``."""
 
-    Args and errors as for :class:`OnnxImageEncoder`; the file is written by :func:`export_text_encoder`.
-    """
+    kind = "text"
 
-    def __init__(self, path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> None:
-        self._session = _Session(path, "text", providers, threads)
-        metadata = self._session.metadata
-        self.channels: int = metadata["channels"]
-        self.tokenizer = TextTokenizer(metadata["tokenizer"], metadata["max_tokens"], metadata["pad_id"])
+    @property
+    def channels(self) -> int:
+        """Of its features."""
+        return int(self.metadata["channels"])
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """Of the encoder that was exported."""
+        return TextTokenizer(self.metadata["tokenizer"], self.metadata["max_tokens"], self.metadata["pad_id"])
 
     def encode(self, texts: Sequence[str]) -> TextFeatures:
         """See :class:`embodied_perceptron.nn.text_encoder.TextEncoder`."""
         batch = self.tokenizer(texts)
         if not len(texts):
             return finish(batch, torch.zeros(0, 0, self.channels))
-        (tokens,) = self._session.run(ids=batch.ids, mask=batch.mask)
+        (tokens,) = self._run(ids=batch.ids, mask=batch.mask)
         return finish(batch, tokens)

@@ -15,7 +15,7 @@ from support.small_networks import small_config, small_network
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.config import ScorePolicy
+from embodied_perceptron.config import NetworkOptions, ScorePolicy
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.loading import load_inference, save_network
 from embodied_perceptron.inference.naming import shift_between
@@ -170,7 +170,7 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
     policy = load_inference(weights).scores
     assert policy.publish == figures["min_score"]
     assert policy.even == stored["even_score"] > 0
-    assert load_inference(weights, min_score=0.7).scores == ScorePolicy(0.7, even=policy.even)
+    assert load_inference(weights, options=NetworkOptions(min_score=0.7)).scores == ScorePolicy(0.7, even=policy.even)
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
