@@ -415,7 +415,8 @@ class Perceptron:
         dropped, by reason. From any thread; see :meth:`.DetectionLift.add`. Raises ``ValueError`` without lifting."""
         if self.lift is None:
             raise ValueError("detections of other programs need lift.from_topics (or a lift)")
-        self.lift.add(found, self.map.time_in_map(found.camera, found.stamp_ns), drops)
+        self.lift.count_drops(drops or Counter())
+        self.lift.add(found, self.map.time_in_map(found.camera, found.stamp_ns))
 
     def prepare_language(self) -> None:
         """Load the language models before the first query."""

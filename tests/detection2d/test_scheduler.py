@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.scheduler import (
     LiftScheduler,
     LiftWorker,
@@ -101,7 +102,7 @@ def test_success_forgets_failures():
 def test_what_is_hopeless_is_disabled_at_once():
     scheduler = LiftScheduler()
     scheduler.next(KEYFRAMES, 0)
-    scheduler.failed_with(ValueError("another layout"), 0, hopeless=True)
+    scheduler.failed_with(LayoutError("another layout"), 0)
     assert scheduler.state == "disabled"
 
 

@@ -128,7 +128,7 @@ def accept_detections(
     scores: NDArray[np.floating[Any]],
     labels: Sequence[str],
     image_size: tuple[int, int],
-    limits: Limits2d | None = None,
+    limits: Limits2d = Limits2d(),
     masks: NDArray[np.bool_] | None = None,
 ) -> tuple[Detections2d, Counter[str]]:
     """Raw output of any detector -> what can be used, and how many were dropped for which reason.
@@ -144,7 +144,6 @@ def accept_detections(
 
     Raises ``ValueError`` when lengths or shapes do not belong together: that is another layout, not a bad detection.
     """
-    limits = limits if limits is not None else Limits2d()
     boxes = np.asarray(boxes_px, dtype=np.float64).reshape(-1, 4) if np.size(boxes_px) else np.zeros((0, 4))
     given = np.asarray(scores, dtype=np.float64).reshape(-1)
     width, height = image_size

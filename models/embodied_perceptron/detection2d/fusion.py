@@ -14,12 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import (
-    Candidate,
-    LiftedView,
-    ious_px,
-    pixels_of,
-)
+from embodied_perceptron.detection2d.association import Candidate, LiftedView, ious_px, pixels_of
 from embodied_perceptron.detection2d.extents import inside_boxes
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.suppression import are_layered, fusion_affinity, same_thing_pairs
@@ -70,7 +65,7 @@ class Hypothesis:
         lifted: indices of the lifted objects.
         box: (9,) of the best of these.
         prior: of the network (:meth:`.Detections.posterior`); None = it has no box there.
-        evidence: of the detectors that report it.
+        evidence: of the detectors that report it; empty where none does.
         plausibility: reported name -> log-plausibility of the box.
     """
 
@@ -80,11 +75,6 @@ class Hypothesis:
     prior: Mapping[str, float] | None
     evidence: tuple[Evidence, ...]
     plausibility: Mapping[str, float]
-
-    @property
-    def is_observed(self) -> bool:
-        """True when a detector reports it."""
-        return bool(self.evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +141,7 @@ def fuse(
     # box, score, label, posterior, and whether a detector reports the label
     fused: list[tuple[NDArray[np.float64], float, str, Mapping[str, float], bool]] = []
     for hypothesis in hypotheses:
-        if not hypothesis.is_observed:
+        if not hypothesis.evidence:
             for i in hypothesis.rows.tolist():
                 fused.append((network.boxes[i], network.scores[i], network.labels[i], network.posterior(i), False))
             continue

@@ -30,6 +30,7 @@ from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron.sparse.cpu_kernels import first_not_below
 
 Range = tuple[float, float]  # nearest and furthest
+_RANGE_M: Range = (0.2, 5.0)  # depth used
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,22 +143,21 @@ def see_surface(
     T_world_camera: NDArray[np.float64],
     uv: NDArray[np.int64],
     behind_m: NDArray[np.float32] | None = None,
-    range_m: Range = (0.2, 5.0),
 ) -> Samples:
     """Return the surface points behind (K, 2) pixels of an image.
 
-    Pixels at depth edges are left out, as their depth is unreliable. +Inf means no surface.
+    Pixels at depth edges are left out, as their depth is unreliable, and depth outside of 0.2 to 5 m. +Inf means no
+    surface.
 
     Args:
         depth_m: (H, W) canonical depth.
         T_world_camera: (4, 4).
         uv: pixels inside of the image.
         behind_m: (H, W) depth of the map where none is measured (0), see :meth:`VoxelIndex.depth_m`; None = unknown.
-        range_m: nearest and furthest depth used.
     """
     k = np.array([intrinsics.fx, intrinsics.fy, intrinsics.cx, intrinsics.cy])
     behind_m = np.zeros((0, 0), np.float32) if behind_m is None else behind_m
-    return Samples(*_surface(depth_m, behind_m, k, T_world_camera, uv, *range_m))
+    return Samples(*_surface(depth_m, behind_m, k, T_world_camera, uv))
 
 
 @njit(cache=True, nogil=True)
@@ -167,8 +167,6 @@ def _surface(
     k: NDArray[np.float64],
     T: NDArray[np.float64],
     uv: NDArray[np.int64],
-    min_m: float,
-    max_m: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Compiled :func:`see_surface`: points, depth and rows; an empty ``behind_m`` means none."""
     z, holes = np.empty(len(uv)), 0
@@ -185,7 +183,7 @@ def _surface(
                 z[i] = behind_m[v, u]
             if z[i] == 0:
                 continue
-        elif not (z[i] >= min_m and z[i] <= max_m) or _is_edge(depth_m, u, v, z[i]):
+        elif not (z[i] >= _RANGE_M[0] and z[i] <= _RANGE_M[1]) or _is_edge(depth_m, u, v, z[i]):
             continue
         x, y = (u - k[2]) / k[0] * z[i], (v - k[3]) / k[1] * z[i]
         for axis in range(3):
@@ -224,7 +222,6 @@ _BORDER = 0.06  # share of a box's half sides left out at each border, because b
 _BORDER_PX = 3.0  # a side of a box this near to the image border may be cut
 _RING = 0.3  # width of the surroundings as a share of the box's sides
 _MASK_BORDER_PX = 2  # erosion of masks
-_RANGE_M: Range = (0.2, 5.0)  # nearest and furthest depth used
 _MIN_POINTS = 10  # least number of surface points
 _MIN_SHARE = 0.2  # least centre-weighted share of points at a plausible height for the name
 _FLOOR_M = 0.05  # points lower above the floor are floor
@@ -309,14 +306,15 @@ def lift_view(
         prior = priors.get(label)
         mask = None if found.masks is None else found.masks[row]
         uv, inside, offset = sample_pixels(found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask)
-        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, behind_m, _RANGE_M)
+        samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, behind_m)
         within = inside[samples.row]
         if np.count_nonzero(within) < _MIN_POINTS:
             drops[NO_SURFACE] += 1
             continue
         longer_px = float((found.boxes_px[row, 2:] - found.boxes_px[row, :2]).max())
         angle = longer_px / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
-        known = sides_inside(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        high_px = np.array([frame.intrinsics.width, frame.intrinsics.height]) - 0.5 - found.boxes_px[row, 2:]
+        known = np.concatenate([found.boxes_px[row, :2] >= _BORDER_PX - 0.5, high_px >= _BORDER_PX])
         cut = not known.all()
         if prior is not None and not _possible_side(median(samples.depth_m[within]) * angle, prior, cut):
             drops[BAD_GEOMETRY] += 1
@@ -345,12 +343,6 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
     largest_m = float(np.hypot(max(prior.long_m[1], prior.height_m[1]), prior.short_m[1]))
     least_m = max(prior.long_m[0], prior.height_m[0])
     return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
-
-
-def sides_inside(box_px: NDArray[np.float64], width: int, height: int) -> NDArray[np.bool_]:
-    """Return (4,) True for sides of a box that do not reach the image border."""
-    high = np.array([width, height]) - 0.5 - box_px[2:]
-    return np.concatenate([box_px[:2] >= _BORDER_PX - 0.5, high >= _BORDER_PX])
 
 
 def sample_pixels(

@@ -206,17 +206,15 @@ class OpenVocabularyLabels:
         self._encoder = encoder
         self._texts: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
-        self._mean: dict[int, NDArray[np.float32]] = {}
-        self._views: dict[int, int] = {}
+        self._known: dict[int, tuple[NDArray[np.float32], int]] = {}  # mean, number of views
 
     def __len__(self) -> int:
-        return len(self._mean)
+        return len(self._known)
 
     def clear(self) -> None:
         """Delete all embeddings."""
         with self._lock:
-            self._mean.clear()
-            self._views.clear()
+            self._known.clear()
 
     def update(
         self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
@@ -229,26 +227,21 @@ class OpenVocabularyLabels:
             vectors: M unit vectors of (D,), None if unknown.
         """
         with self._lock:
-            alive = {o.id for o in objects}
-            for known in set(self._mean) - alive:
-                del self._mean[known], self._views[known]
-            for thing in objects:
-                if len(boxes) == 0:
-                    break
+            self._known = {o.id: self._known[o.id] for o in objects if o.id in self._known}
+            for thing in objects if len(boxes) else ():
                 apart = np.linalg.norm(boxes[:, :3] - thing.box[:3], axis=1)
                 nearest = int(np.argmin(apart))
                 vector = vectors[nearest]
                 if vector is None or apart[nearest] > max(0.1, 0.5 * float(thing.box[3:6].max())):
                     continue
-                views = min(self._views.get(thing.id, 0) + 1, _MEMORY)
-                old = self._mean.get(thing.id, np.zeros_like(vector))
+                old, views = self._known.get(thing.id, (np.zeros_like(vector), 0))
+                views = min(views + 1, _MEMORY)
                 mean = old + (vector - old) / views
-                self._mean[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32)
-                self._views[thing.id] = views
+                self._known[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32), views
 
     def similarities(self, text: NDArray[np.float32]) -> dict[int, float]:
         """Return the cosine of a (D,) text embedding with each object's embedding, by id. Needs the lock."""
-        return {known: float(mean @ text) for known, mean in self._mean.items() if mean.shape == text.shape}
+        return {known: float(mean @ text) for known, (mean, _) in self._known.items() if mean.shape == text.shape}
 
     def shares(self, noun: str, labels: Sequence[str]) -> dict[int, float]:
         """Return the softmax share of ``noun`` among it, ``labels`` and neutral words, by object id."""

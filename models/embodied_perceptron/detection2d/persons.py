@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detectors import Detector
-from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.scheduler import DetectorSlot, SchedulerRules
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -153,7 +152,7 @@ class PersonMask:
         try:
             found, _ = chosen.detect(frame, None, limited=self.live)
         except Exception as error:  # a failing detector must not stop mapping
-            scheduler.failed_with(error, now_ns, hopeless=isinstance(error, LayoutError))
+            scheduler.failed_with(error, now_ns)
             self._statistics.failures += 1
             self._statistics.last_error = scheduler.last_error
             return None

@@ -21,13 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import require_at_least, require_within
-from embodied_perceptron.detection2d.association import (
-    Candidate,
-    FitCache,
-    LiftedView,
-    find_candidates,
-    sightings,
-)
+from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates, sightings
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, UnknownImageError
 from embodied_perceptron.detection2d.extents import complete_box, grow_to_views
@@ -41,19 +35,12 @@ from embodied_perceptron.detection2d.fusion import (
     fuse,
     plausibilities,
 )
-from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels, RegionEncoder, mean_embedding
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
-from embodied_perceptron.detection2d.scheduler import (
-    DetectorSlot,
-    LiftWorker,
-    SchedulerRules,
-    TooLateError,
-    masks_fit,
-)
+from embodied_perceptron.detection2d.scheduler import DetectorSlot, LiftWorker, SchedulerRules, TooLateError, masks_fit
 from embodied_perceptron.geometry.suppression import distinct_lifted
-from embodied_perceptron.inference.class_priors import ClassPriors, detector_priors
+from embodied_perceptron.inference.class_priors import detector_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Detections, SceneObject, VoxelSnapshot
@@ -136,7 +123,6 @@ class DetectionLift:
         make_detector: builds the 2-D detector, and builds it again after a failure; or several by name,
             which share the rate; None = other programs detect.
         settings: see :class:`LiftSettings`.
-        priors: size priors of names.
         encoder: makes embeddings of detections; None = none.
         names: vocabulary of other programs, if known.
         persons: masks people; None = they are mapped.
@@ -155,14 +141,13 @@ class DetectionLift:
         self,
         make_detector: Callable[[], Detector] | Mapping[str, Callable[[], Detector]] | None = None,
         settings: LiftSettings | None = None,
-        priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
         names: Sequence[str] = (),
         persons: PersonMask | None = None,
     ) -> None:
         self.persons = persons
         self.settings = settings if settings is not None else LiftSettings()
-        self.priors = priors if priors is not None else detector_priors()
+        self.priors = detector_priors()
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
         self._words: tuple[str, ...] | None = None  # of queries
@@ -189,18 +174,16 @@ class DetectionLift:
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
 
-    def add(self, found: Detections2d, stamp_ns: int | None = None, drops: Counter[str] | None = None) -> None:
+    def add(self, found: Detections2d, stamp_ns: int | None = None) -> None:
         """Add detections of another program, to be used with the keyframe of that camera and stamp. Never blocks.
 
         Args:
             found: the detections.
             stamp_ns: their stamp in the map's time; None = their own.
-            drops: number of already dropped ones, by reason.
         """
         if stamp_ns not in (None, found.stamp_ns):
             found = replace(found, stamp_ns=stamp_ns)
         with self._lock:
-            self._statistics.dropped.update({} if drops is None else drops)
             self._waiting[(found.camera, found.stamp_ns)] = found
             while len(self._waiting) > _MAX_WAITING:
                 _, oldest = self._waiting.popitem(last=False)
@@ -364,7 +347,9 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and self._surface is None:  # a map without detections needs no shapes
             self._shapes, self._surface, self._completed = scene.shapes.boxes, MapSurface(snapshot), {}
-        self.lifted_objects = _distinct(self._complete_all(candidates))
+        order = sorted(self._complete_all(candidates), key=lambda o: -o.probability)  # of overlapping ones the first
+        boxes = np.array([o.box for o in order]).reshape(-1, 9)
+        self.lifted_objects = tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))
         self.objects = tuple(o for o in self.lifted_objects if o.probability >= self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
@@ -414,7 +399,7 @@ class DetectionLift:
             if reason == NO_DETECTIONS:  # no view of the image
                 slot.scheduler.passed_over(error)
             else:
-                slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
+                slot.scheduler.failed_with(error, now_ns)
             if reason is None:
                 slot.detector = None  # rebuilt before the next try
             else:
@@ -533,7 +518,9 @@ class DetectionLift:
 
         def alone(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
-            return _likeliest(self.detector_model.posterior(None, evidence, plausibility))
+            names = self.detector_model.posterior(None, evidence, plausibility)
+            named = sorted(pair for pair in names.items() if pair[0] != UNNAMED)
+            return max(named or names.items(), key=lambda pair: pair[1])
 
         label, probability = alone(candidate.box)
         prior = self.priors.get(label)
@@ -564,17 +551,4 @@ class DetectionLift:
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
 
 
-def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
-    """Return the likeliest name and its probability; :data:`UNNAMED` where no name is reported."""
-    names = [pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED] or list(posterior.items())
-    return max(names, key=lambda pair: pair[1])
-
-
 _Lifted = WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedDetection]]]]
-
-
-def _distinct(objects: Sequence[LiftedObject]) -> tuple[LiftedObject, ...]:
-    """Select of overlapping objects of one name the most probable."""
-    order = sorted(objects, key=lambda o: -o.probability)
-    boxes = np.array([o.box for o in order]).reshape(-1, 9)
-    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))

@@ -96,8 +96,9 @@ class LiftScheduler:
         if not self.done:
             self.last_error = str(error)
 
-    def failed_with(self, error: BaseException, now_ns: int, hopeless: bool = False) -> None:
-        """Record failure of the started detection; ``hopeless``: a retry cannot help, as with another layout."""
+    def failed_with(self, error: BaseException, now_ns: int) -> None:
+        """Record failure of the started detection; another layout or a missing file disables the detector at once."""
+        hopeless = isinstance(error, (LayoutError, FileNotFoundError))
         self.failures += 1
         self.failed += 1
         self.last_error = f"{type(error).__name__}: {error}"

@@ -321,7 +321,9 @@ def load_inference(
     images = None
     if options.image_backend == "onnx" and network.image_encoder is not None:
         images = _by_onnx("image", network.image_encoder, options)
-    calibration = _calibration(file, checkpoint)
+    calibration = checkpoint.extra.get("calibration", {})
+    if not isinstance(calibration, dict):
+        raise CheckpointError(f"{file}: calibration must be a mapping, got {calibration!r:.100}")
     spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
         scores, naming = _scoring(calibration, options.min_score)
@@ -397,13 +399,6 @@ def _occupancy_classes(file: Path, config: NetworkConfig, checkpoint: Checkpoint
     if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(n, str) for n in names):
         raise CheckpointError(f"{file}: occupancy_classes must be names, got {names!r:.100}")
     return tuple(names)
-
-
-def _calibration(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    calibration = checkpoint.extra.get("calibration", {})
-    if not isinstance(calibration, dict):
-        raise CheckpointError(f"{file}: calibration must be a mapping, got {calibration!r:.100}")
-    return calibration
 
 
 def _scoring(calibration: Mapping[str, Any], min_score: float | None) -> tuple[ScorePolicy, Naming]:

@@ -27,7 +27,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ class DetectorConfusions:
 
     things: Mapping[str, int] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    _doubts: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict, init=False, compare=False)
 
     def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
         """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
@@ -105,11 +106,6 @@ class DetectorConfusions:
         share = _share(wrong.get(true, 0), sum(wrong.values()), usual)
         return share, own / _share(self.things.get(true, 0), total, usual)
 
-    @cached_property
-    def _doubts(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """Cache of :meth:`log_doubt`."""
-        return {}
-
 
 def _share(count: int, total: int, usual: float) -> float:
     """Return a rate smoothed towards the usual one."""
@@ -136,13 +132,9 @@ class DetectorModel:
         if ANY_DETECTOR not in self.detectors:
             raise ValueError(f"a detector model has a detector called {ANY_DETECTOR!r}")
 
-    def confusions(self, source: str) -> DetectorConfusions:
-        """Return the confusions of a detector; those of any detector where it was not measured."""
-        return self.detectors.get(source, self.detectors[ANY_DETECTOR])
-
     def log_confused(self, one: Evidence, state: str) -> float:
         """Return the log-likelihood, at most 0, of a detector's reports for an object called ``state``."""
-        confusions = self.confusions(one.source)
+        confusions = self.detectors.get(one.source, self.detectors[ANY_DETECTOR])
         scores = {name: _within(score) for name, (_, score) in one.reported.items()}
         weight = {name: views * scores[name] for name, (views, _) in one.reported.items()}
         confused = 0.0

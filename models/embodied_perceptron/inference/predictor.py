@@ -140,29 +140,6 @@ class ScenePrediction:
     parts: tuple[ScenePart, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class _Pass:
-    """The last pass of the network: its input (sites and views) and its result."""
-
-    sites: SparseTensor
-    views: tuple[View, ...]
-    prediction: ScenePrediction
-
-    def holds_for(
-        self, sites: SparseTensor, views: tuple[View, ...], region: Region, answered: Region, limit: tuple[float, int]
-    ) -> bool:
-        """Whether the result holds for another input: the same views and regions, and sites that changed by no more
-        than the tolerance in any cell; ``limit``: both for
-        :func:`~embodied_perceptron.sparse.incremental.largest_change`."""
-        last, (tolerance, cell) = self.prediction, limit
-        return (
-            last.region.same_as(region)
-            and last.answered.same_as(answered)
-            and self.views == views  # compared by identity: views have no other equality
-            and largest_change(self.sites, sites, cell) <= tolerance
-        )
-
-
 @dataclass(eq=False)
 class MapWindow:
     """The window that a predictor lays over one map, and the state of its last prediction.
@@ -173,7 +150,7 @@ class MapWindow:
         options: edge of the window, how far ahead it lies, and when the last result is kept.
         scores: boxes below its ``decode`` are left out.
         memory: outputs of the network's layers in the last pass.
-        last: the last pass.
+        last: sites and views of the last pass, and its result.
         position: of the window at the last prediction with ``keep``.
     """
 
@@ -182,7 +159,7 @@ class MapWindow:
     options: NetworkOptions
     scores: ScorePolicy
     memory: LayerMemory = field(default_factory=LayerMemory)
-    last: _Pass | None = None
+    last: tuple[SparseTensor, tuple[View, ...], ScenePrediction] | None = None
     position: Window | None = None
 
     def forget(self) -> None:
@@ -727,9 +704,10 @@ class Predictor:
             answered = Region(low_m, low_m + size_m, copy.manhattan)
         seen = tuple(views.views if isinstance(views, StreamingLookup) else views)
         if tolerance is not None and window.last is not None:
-            limit = tolerance, self._coarsest // 2
-            if window.last.holds_for(sites, seen, region, answered, limit):
-                return window.last.prediction
+            before, seen_before, last = window.last  # views are compared by identity: they have no other equality
+            alike = last.region.same_as(region) and last.answered.same_as(answered) and seen == seen_before
+            if alike and largest_change(before, sites, self._coarsest // 2) <= tolerance:
+                return last
         on_cpu = sites.sites.compiled
         cells: list[Callable[[], SemanticVoxels]] = []
 
@@ -748,7 +726,7 @@ class Predictor:
         parts = (ScenePart(scene, Region.everywhere()),)
         prediction = ScenePrediction(found, semantic, region, answered, floor_z_m, parts=parts)
         if tolerance is not None:
-            window.last = _Pass(sites, seen, prediction)
+            window.last = sites, seen, prediction
         return prediction
 
     def _sites(

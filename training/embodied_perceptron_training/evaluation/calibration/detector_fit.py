@@ -111,7 +111,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     def record(perceptron: Perceptron, perception: Perception) -> None:
         lift = perceptron.lift
         assert lift is not None
-        observed.append([one for one in lift.hypotheses if one.is_observed])
+        observed.append([one for one in lift.hypotheses if one.evidence])
         if lift.statistics().failures:
             raise ValueError(f"{folder}: a detector failed: {lift.statistics().last_error}")
         last[:] = [(lift.lifted_objects, lift.fusion_context(perception.voxels, lift.floor_z_m))]
@@ -214,7 +214,7 @@ def with_subsets(hypotheses: Sequence[LabelledHypothesis]) -> list[LabelledHypot
             evidence = tuple(one for one in sample.hypothesis.evidence if one.source in kept)
             hypothesis = replace(sample.hypothesis, evidence=evidence)
             exists = hypothesis.prior is not None or any(one.reported for one in evidence)
-            if hypothesis.is_observed and exists:
+            if hypothesis.evidence and exists:
                 true = true_state_among(hypothesis, sample.true)
                 weighted.append(LabelledHypothesis(hypothesis, true, sample.weight / (1 + len(sources))))
     return weighted
