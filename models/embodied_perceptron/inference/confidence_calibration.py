@@ -167,8 +167,8 @@ class ContextRescoring:
         try:
             relations, form = (tuple(map(str, values.get(key, ()))) for key in ("relations", "form"))
             names = tuple(str(name) for name in values["names"])
-            tables = {name: np.asarray(values[key], np.float64) for name, key in _STORED.items()}
-            scale = float(values["scale"])
+            tables = {name: np.asarray(values.get(key, ()), np.float64) for name, key in _STORED.items()}
+            scale = float(values.get("scale", 1.0))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of context rescoring: {error!r}") from error
         if relations != RELATIONS or form != FORM:
