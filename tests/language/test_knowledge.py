@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.knowledge import TRAITS, is_named, noun_knowledge
+from embodied_perceptron.language.knowledge import TRAITS, is_named, noun_knowledge, vector_of
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
-from embodied_perceptron.language.query import Query, sentence_reader
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import GroundingStatus, SceneObject
+from embodied_perceptron_training.language.fit_knowledge import new_knowledge, read_phrases
 
 LABELS = ("microscope", "razor", "chair", "refrigerator", "mirror", "bathtub", "toothbrush")
 
@@ -82,8 +85,47 @@ def test_a_noun_of_the_sentence_names_its_labels() -> None:
     assert not is_named("couch", "somewhere for a nap")
 
 
-def test_plain_vectors_are_not_those_of_the_reader() -> None:
-    reader = sentence_reader()
-    vector = reader.vector("microscope")
+def test_vectors_are_of_what_a_text_is_about() -> None:
+    vector = vector_of("microscope")
     assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-5)
-    assert float(vector @ reader.vector("optical instrument for small things")) > float(vector @ reader.vector("chair"))
+    assert float(vector @ vector_of("it makes germs look big")) > float(vector @ vector_of("a place to sit"))
+
+
+def test_an_unlisted_noun_has_the_vector_of_its_name() -> None:
+    knowledge = noun_knowledge()
+    assert "sliding wardrobe" not in knowledge.nouns
+    label, _ = knowledge.traits("my coats need hanging up behind doors", ("sliding wardrobe", "microscope"))
+    assert label == "sliding wardrobe"
+
+
+def test_phrases_are_read_by_noun(tmp_path: Path) -> None:
+    file = tmp_path / "phrases.txt"
+    file.write_text(
+        "kettle: I'm parched\nkettle: it whistles: loudly\nrazor: the Gillette\nrazor: for chins\n", encoding="utf-8"
+    )
+    assert read_phrases([file]) == {
+        "kettle": ["I'm parched", "it whistles: loudly"],
+        "razor": ["the Gillette", "for chins"],
+    }
+    file.write_text("kettle: I'm parched\nrazor\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"phrases.txt:2: not `noun: phrase`: 'razor'"):
+        read_phrases([file])
+
+    file.write_text("kettle: I'm parched\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="'kettle' has one phrase"):
+        read_phrases([file])
+
+
+def test_the_closest_two_phrases_and_the_mean_count() -> None:
+    said = {
+        "kettle": ["I'm parched", "it whistles", "boil some water"],
+        "razor": ["the Gillette", "my chin is all stubble"],
+    }
+    knowledge = new_knowledge(said)
+    asked = vector_of("my stubble itches")
+    slow = [
+        0.5 * (mean @ asked) + 0.5 * np.mean(sorted((vector_of(p) @ asked for p in phrases), reverse=True)[:2])
+        for mean, phrases in zip(knowledge.means, said.values(), strict=True)
+    ]
+    assert np.allclose(knowledge._fits(asked), slow, atol=1e-6)
+    assert slow[1] > slow[0]

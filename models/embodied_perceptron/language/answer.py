@@ -106,7 +106,7 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 _SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
 _AKIN = 0.15  # the same, for the nearest matches of a NOT_FOUND
 _SURE_ALONE = 0.5  # least score of a proposed box or of a description that counts against the labels
-_DESCRIBED_SO = 0.25  # least probability of an object that is described where none is named
+_DESCRIBED_SO = 0.3  # least probability of an object that is described where none is named
 _DOUBTED = 0.5  # factor for what serves a use, or is described, where another reading means something else
 # weight of the scores of the map's own boxes, which are probabilities, against those of an unknown detector; chosen on
 # 64 generated homes (validation homes: 0.6 and 0.8 points more sentences right)

@@ -1,17 +1,17 @@
-"""Make ``noun_knowledge.safetensors``: vectors of nouns and their definitions in WordNet, and their calibration.
+"""Make ``noun_knowledge.safetensors``: vectors of what people say who mean a thing, and their calibration.
 
-    python -m embodied_perceptron_training.language.fit_knowledge LIST.json ... --wordnet /usr/share/wordnet
+    python -m embodied_perceptron_training.language.fit_knowledge training/language/things/*.txt --lists LIST.json ...
 
-Nouns: labels and nouns of the lexicon, and common artifacts of WordNet 3.0 (the Debian package ``wordnet-base``). The
-calibration is fitted to lists of sentences in the format of ``benchmarks/data/robot_sentences.json``, also with the
-objects meant taken away. ``--keep`` keeps the vectors and fits the calibration only.
+The files hold lines ``noun: phrase``. The calibration is fitted to lists of sentences in the format of
+``benchmarks/data/robot_sentences.json``, also with the objects meant taken away.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,55 +23,42 @@ from embodied_perceptron.language.knowledge import (
     TRAITS,
     NounKnowledge,
     is_named,
-    noun_knowledge,
-    texts_of,
+    mean_vector,
+    named,
     vector_of,
 )
-from embodied_perceptron.language.lexicon import affordances, lexicon
-from embodied_perceptron_training.language.fit_names import is_plain
+from embodied_perceptron.language.lexicon import lexicon
 
-_THINGS = {5, 6, 13, 17, 18, 20, 27}  # lexicographer files of definitions: animal, artifact, food, ...
-_ARTIFACT = 6
 _KINDS = frozenset(("reason", "need", "needs", "unusual", "affordance", "uses", "does"))
 _TAKEN_AWAY = 0.3  # weight of a sentence whose objects are taken away
 _KIN = 0.3  # similarity of labels that are taken away together
 _SHRINKAGE, _COST = 1.0, 2.0  # a wrong answer costs as much as two without an answer
 
 
-def definitions(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Definition of the most frequent physical sense of each noun, and the artifacts that WordNet's corpora contain."""
-    sense = {}
-    for line in (folder / "data.noun").read_text(encoding="utf-8").splitlines():
-        head, _, gloss = line.partition(" | ")
-        if not line.startswith("  ") and int(head.split(" ")[1]) in _THINGS:
-            sense[head.split(" ")[0]] = int(head.split(" ")[1]), gloss.split('; "')[0].strip()
-    found, artifacts = {}, set()
-    for line in (folder / "index.noun").read_text(encoding="utf-8").splitlines():
-        fields = line.split()
-        keys = [] if line.startswith("  ") else [key for key in fields[-int(fields[2]) :] if key in sense]
-        noun = fields[0].replace("_", " ")
-        if keys:
-            found[noun] = sense[keys[0]][1]
-        if keys and sense[keys[0]][0] == _ARTIFACT and int(fields[-int(fields[2]) - 1]) and is_plain(noun):
-            artifacts.add(noun)
-    return found, artifacts
+def read_phrases(files: Sequence[Path]) -> dict[str, list[str]]:
+    """Noun -> what people say who mean it.
+
+    Raises ``ValueError`` naming a line without noun or phrase, and a noun with a single phrase.
+    """
+    found: dict[str, list[str]] = {}
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            noun, _, phrase = (part.strip() for part in line.partition(":"))
+            if not (noun and phrase):
+                raise ValueError(f"{path}:{number}: not `noun: phrase`: {line!r}")
+            found.setdefault(noun, []).append(phrase)
+    single = next((noun for noun, said in found.items() if len(said) < 2), None)
+    if single is not None:
+        raise ValueError(f"{single!r} has one phrase; each noun needs two or more")
+    return found
 
 
-def new_knowledge(folder: Path) -> NounKnowledge:
-    """Vectors of all nouns; without calibration."""
-    found, artifacts = definitions(folder)
-    served = {noun for nouns in affordances().values() for noun in nouns}
-    common = sorted(lexicon().labels | served)
-    nouns = [*common, *sorted((artifacts | lexicon().meaning.keys()) - set(common))]
-
-    def definition(noun: str) -> str:
-        words = noun.split()
-        ends = (" ".join(words[k:]) for k in range(len(words)))
-        return next((found[end] for end in ends if end in found), "")
-
-    means = [np.mean([vector_of(text) for text in texts_of(noun, definition(noun))], axis=0) for noun in nouns]
-    rows = {noun: row for row, noun in enumerate(nouns)}
-    return NounKnowledge(rows, np.array(means, np.float32), len(common), np.zeros(len(TRAITS), np.float32))
+def new_knowledge(phrases: Mapping[str, Sequence[str]]) -> NounKnowledge:
+    """Vectors of all nouns and phrases; without calibration."""
+    vectors = [np.stack([vector_of(text) for text in said]) for said in phrases.values()]
+    means = np.stack([mean_vector(named(noun), own) for noun, own in zip(phrases, vectors, strict=True)])
+    counts, weights = np.array([len(own) for own in vectors]), np.zeros(len(TRAITS), np.float32)
+    return NounKnowledge(list(phrases), means, np.concatenate(vectors), counts, weights)
 
 
 def sentences(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
@@ -113,18 +100,18 @@ def calibrate(knowledge: NounKnowledge, lists: list[Path]) -> NDArray[np.float32
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lists", type=Path, nargs="+")
-    parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), help="folder of data.noun")
-    parser.add_argument("--keep", action="store_true", help="the vectors")
+    parser.add_argument("phrases", type=Path, nargs="+")
+    parser.add_argument("--lists", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
-    knowledge = noun_knowledge() if arguments.keep else new_knowledge(arguments.wordnet)
-    weights = calibrate(knowledge, arguments.lists)
-    print(dict(zip(TRAITS, weights.round(2).tolist(), strict=True)))
+    knowledge = new_knowledge(read_phrases(arguments.phrases))
+    knowledge = replace(knowledge, weights=calibrate(knowledge, arguments.lists))
+    print(dict(zip(TRAITS, knowledge.weights.round(2).tolist(), strict=True)))
     tables = {
-        "nouns": np.frombuffer("\n".join(knowledge.rows).encode("utf-8"), np.uint8).copy(),
-        "vectors": (127.0 * knowledge.vectors).round().astype(np.int8),
-        "common": np.array([knowledge.common]),
-        "weights": weights,
+        "nouns": np.frombuffer("\n".join(knowledge.nouns).encode("utf-8"), np.uint8).copy(),
+        "means": (127.0 * knowledge.means).round().astype(np.int8),
+        "phrases": (127.0 * knowledge.phrases).round().astype(np.int8),
+        "counts": knowledge.counts.astype(np.uint8),
+        "weights": knowledge.weights,
     }
     save_file(tables, KNOWLEDGE)
 
