@@ -105,7 +105,7 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
             looks.append((report, it.perceive(), it.prediction))
     (report, seen, here), (same, also, there) = looks
     assert dataclasses.replace(report, stage_ms={}) == dataclasses.replace(same, stage_ms={})
-    assert here.scene.manhattan.yaw_rad != 0
+    assert here.parts[0].scene.manhattan.yaw_rad != 0
     assert len(here.detections) > 20
     assert here.detections.labels == there.detections.labels
     np.testing.assert_allclose(there.detections.boxes, here.detections.boxes, atol=1e-4)
