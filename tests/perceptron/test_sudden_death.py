@@ -175,9 +175,9 @@ def test_an_encoder_that_is_exported_and_dies_leaves_the_old_file(tmp_path: Path
     for _ in deaths(lambda: export_image_encoder(new, path)):
         if path.read_bytes() != before:
             break
-        assert OnnxImageEncoder(path, threads=1).out_channels[0] == 16
+        assert OnnxImageEncoder(path, threads=1).metadata["out_channels"][0] == 16
     run = OnnxImageEncoder(path, threads=1)
-    assert run.out_channels == new.out_channels
+    assert run.metadata["out_channels"] == list(new.out_channels)
 
 
 def frames_of(folder: Path) -> int:
