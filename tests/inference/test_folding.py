@@ -93,6 +93,8 @@ def test_splitting_cells_is_torchs_own_transposed_convolution(edges: tuple[int, 
 @pytest.mark.parametrize("other", [{"padding": 1}, {"stride": 1}, {"groups": 2}, {"output_padding": 1}])
 def test_transposed_convolutions_of_several_inputs_stay(other: dict[str, int]) -> None:
     conv = torch.nn.ConvTranspose3d(4, 4, 2, **{"stride": 2, **other})
+    with pytest.raises(ValueError, match="its kernel must be its stride"):
+        GridSplit(conv)
     assert type(fold_batch_norms(torch.nn.Sequential(conv))[0]) is torch.nn.ConvTranspose3d
 
 

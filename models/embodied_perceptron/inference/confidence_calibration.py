@@ -167,9 +167,7 @@ class ContextRescoring:
         try:
             relations, form = (tuple(map(str, values.get(key, ()))) for key in ("relations", "form"))
             names = tuple(str(name) for name in values["names"])
-            tables = {name: np.asarray(values.get(key, ()), np.float64) for name, key in _STORED.items()}
-            scale = float(values.get("scale", 1.0))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no model of context rescoring: {error!r}") from error
         if relations != RELATIONS or form != FORM:
             raise ValueError(
@@ -177,6 +175,11 @@ class ContextRescoring:
                 f"{', '.join(relations) or 'none'}; form {', '.join(form) or 'none'}): fit it again, by evaluate "
                 "calibrate-scores"
             )
+        try:
+            tables = {name: np.asarray(values[key], np.float64) for name, key in _STORED.items()}
+            scale = float(values["scale"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no model of context rescoring: {error!r}") from error
         return cls(names, **tables, scale=scale)
 
 

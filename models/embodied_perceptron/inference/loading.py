@@ -232,11 +232,13 @@ class GridSplit(nn.Module):
     product, where torch's own takes five times as long.
 
     Args:
-        conv: source of parameters; :meth:`serves` must be True.
+        conv: source of parameters; see :meth:`serves`.
     """
 
     def __init__(self, conv: nn.ConvTranspose3d) -> None:
         super().__init__()
+        if not self.serves(conv):
+            raise ValueError(f"its kernel must be its stride, without padding and groups, got {conv}")
         self.out_channels, self.edges = conv.out_channels, conv.stride
         self.weight, self.bias = conv.weight, conv.bias
         self.matrix: torch.Tensor
