@@ -18,8 +18,7 @@ from embodied_perceptron.config import require_at_least, require_positive
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.inference.predictor import in_thread
-from embodied_perceptron.mapping.devices import yield_to_fusion
+from embodied_perceptron.mapping.devices import in_thread, yield_to_fusion
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.sensors.frame import RgbdFrame
 

@@ -32,9 +32,7 @@ import dataclasses
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,7 +50,7 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.naming import MIN_SCORE, USUAL, Naming, names_from_boxes
-from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault
+from embodied_perceptron.mapping.devices import first_line, forget_memory, in_thread, is_device_fault
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -467,6 +465,8 @@ class Predictor:
         limit: int = 10,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground_many` among the :meth:`objects` of one scene. Raises as it does."""
+        if not self.grounds_objects:
+            raise ValueError("this network grounds sentences among voxels")
         return self._ground(objects if bool(objects.valid.any()) else None, sentences, viewpoint, limit, WORLD)
 
     def _ground(
@@ -840,21 +840,6 @@ def parallel(function: Callable[[], ResultT]) -> Callable[[], ResultT]:
         return done.result()
 
     return result
-
-
-def in_thread(function: Callable[[], ResultT], name: str) -> tuple[threading.Thread, Future[ResultT]]:
-    """Start ``function`` in a daemon thread; return the thread, and its future result or error."""
-    done: Future[ResultT] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(function())
-        except BaseException as error:
-            done.set_exception(error)
-
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread, done
 
 
 def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame, device: torch.device) -> Viewpoint:

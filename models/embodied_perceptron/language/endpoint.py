@@ -45,6 +45,7 @@ from embodied_perceptron.language.meaning import (
 from embodied_perceptron.language.object_states import STATES
 from embodied_perceptron.language.query import embedded_meaning
 from embodied_perceptron.language.scoring import WEIGHTS
+from embodied_perceptron.mapping.devices import in_thread
 from embodied_perceptron.recordings.plain_values import words
 
 _LOG = logging.getLogger(__name__)
@@ -454,35 +455,32 @@ class EndpointReader:
         client = http.client
         kind = client.HTTPSConnection if self._url.scheme == "https" else client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=left_s)
-        result: list[tuple[int, bytes] | Exception] = []
 
-        def call() -> None:
+        def call() -> tuple[int, bytes]:
             try:
                 path = self._url.path.rstrip("/").removesuffix("/chat/completions")
                 connection.request("POST", f"{path}/chat/completions", body, self._headers)
                 response = connection.getresponse()
-                result.append((response.status, response.read(_MAX_RESPONSE_BYTES + 1)))
-            except Exception as error:  # handed to the caller below
-                result.append(error)
+                return response.status, response.read(_MAX_RESPONSE_BYTES + 1)
             finally:
                 connection.close()
                 self._free.release()
 
-        thread = threading.Thread(target=call, name="language model", daemon=True)
-        thread.start()
+        thread, done = in_thread(call, "language model")
         thread.join(left_s)
-        if not result:
+        if not done.done():
             with contextlib.suppress(OSError, AttributeError):  # closed meanwhile, or not open yet
                 connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
             raise self._late()
-        answer = result[0]
-        if isinstance(answer, TimeoutError):
-            raise self._late()
-        if isinstance(answer, Exception):
+        try:
+            answer = done.result()
+        except TimeoutError:
+            raise self._late() from None
+        except Exception as error:
             self._paused_until_s = time.monotonic() + self.pause_s
-            ended = isinstance(answer, (http.client.HTTPException, ConnectionResetError, BrokenPipeError))
-            why = "ended the connection without an answer" if ended else f"cannot be reached ({type(answer).__name__})"
-            raise EndpointError(f"the endpoint {why}")
+            ended = isinstance(error, (http.client.HTTPException, ConnectionResetError, BrokenPipeError))
+            why = "ended the connection without an answer" if ended else f"cannot be reached ({type(error).__name__})"
+            raise EndpointError(f"the endpoint {why}") from None
         if len(answer[1]) > _MAX_RESPONSE_BYTES:
             raise EndpointError(f"the endpoint's answer has more than {_MAX_RESPONSE_BYTES} bytes")
         return answer

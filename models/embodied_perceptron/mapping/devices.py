@@ -1,4 +1,4 @@
-"""Selection of the device, and detection of its failures."""
+"""Selection of the device, detection of its failures, and threads of the CPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
+from typing import TypeVar
 
 import torch
 
 from embodied_perceptron.config import ConfigError
+
+ResultT = TypeVar("ResultT")
 
 log = logging.getLogger(__name__)
 _NICENESS = 5  # Unix priority steps of background threads
@@ -102,6 +107,21 @@ def forget_memory() -> None:
 def first_line(error: BaseException | str) -> str:
     """First line of a message, at most 200 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def in_thread(function: Callable[[], ResultT], name: str) -> tuple[threading.Thread, Future[ResultT]]:
+    """Start ``function`` in a daemon thread; return the thread, and its future result or error."""
+    done: Future[ResultT] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread, done
 
 
 def yield_to_fusion() -> None:
