@@ -195,3 +195,11 @@ def test_a_model_survives_a_file():
 def test_what_is_no_model_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ContextRescoring.of_dict(model(np.random.default_rng(2)).as_dict() | change)
+
+
+@pytest.mark.parametrize("key", ["names", "scale", "offset", "forms"])
+def test_a_part_that_is_missing_is_named(key):
+    values = model(np.random.default_rng(2)).as_dict()
+    del values[key]
+    with pytest.raises(ValueError, match=f"no model of context rescoring: KeyError.*'{key}'"):
+        ContextRescoring.of_dict(values)

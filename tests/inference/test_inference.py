@@ -19,6 +19,7 @@ from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.inference.predictor import UNSEEN_COLOR, Predictor, viewpoint_of
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.nn.grounding import DetectedObjects
 from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels, thin
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import DECODING, Modality, network_config, with_current_decoding
@@ -270,6 +271,9 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     with pytest.raises(ValueError, match="grounding head and a text encoder"):
         ground(Predictor(network(), CLASSES, CELLS), scene, "a chair")
     detector = Predictor(network(task="detection"), CLASSES)
+    none = DetectedObjects(*(torch.zeros(1, 0, n) for n in (9, 1, 1)), torch.zeros(1, 0), torch.zeros(1, 0).bool())
+    with pytest.raises(ValueError, match="grounds sentences among voxels"):
+        detector.ground_among(none, [("a chair", [None])], viewpoint)
     with pytest.raises(ValueError, match="no occupancy"):
         detector.occupancy(scene, (0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="one scene at a time"):
