@@ -25,7 +25,7 @@ def test_steps_are_counted_and_may_be_stopped_before_each() -> None:
     warm_up(config, on_step=lambda step, steps: told.append((step, steps)))
     total = told[0][1]
     assert told == [(step, total) for step in range(1, total + 1)]
-    # five looks: detections, two frames, read-only and not, and two perceptions each, with detections and without;
+    # five looks: two frames, read-only and not, detections, and two perceptions each, with detections and without;
     # nine more for what looks do not reach
     assert total == 5 * (1 + 2 * config.volume.min_hits + 2) + 9
     told.clear()

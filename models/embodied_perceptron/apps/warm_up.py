@@ -135,8 +135,7 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
     for look, things in enumerate(looks):
         T_room_camera = _T_ROOM_CAMERAS[look % 2]
         view = view_boxes(T_room_camera, _CAMERA, things, _ROOM)
-        found = _detections(view, len(things), stamp_ns + _STEP_NS)
-        yield partial(shapes.add_detections, found)  # of the first frame, which becomes a keyframe
+        found = _detections(view, len(things), stamp_ns + _STEP_NS)  # of the first frame, which becomes a keyframe
         for writable in (False, True) * config.volume.min_hits:
             # kernels are compiled for read-only images, which share the memory of a message, and for converted ones
             color = np.zeros((*view.box.shape, 3), np.uint8)
@@ -144,6 +143,7 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
             stamp_ns += _STEP_NS
             frame = RgbdFrame(stamp_ns, "warm_up", color, view.depth_m.astype(np.float32), _CAMERA)
             yield partial(perceptron.integrate, PosedFrame(frame, _T_WORLD_ROOM @ T_room_camera))
+        yield partial(shapes.add_detections, found)
         yield partial(shapes.perceive, stamp_ns)
         yield perceptron.perceive
     yield partial(perceptron.perceive, window_m=math.inf)  # a small window may miss the room
