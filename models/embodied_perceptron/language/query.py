@@ -10,7 +10,7 @@ import re
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -178,12 +178,8 @@ _ARTICLE = re.compile(r"\b(?:the|a|an)\s+$", re.IGNORECASE)
 _LETTERS = "bdgklmprtv"
 _ARTICLES = word_set("articles")
 # words that never name an object
-_GRAMMAR = frozenset().union(
-    *map(
-        word_set, ("prepositions", "orders", "determiners", "openers", "expletives", "english", "opening", "relative")
-    ),
-    ("left", "right", "front", "back", "behind"),
-)
+_FUNCTION_WORDS = ("prepositions", "orders", "determiners", "openers", "expletives", "english", "opening", "relative")
+_GRAMMAR = frozenset(("left", "right", "front", "back", "behind")).union(*map(word_set, _FUNCTION_WORDS))
 _QUALITIES = word_set("adjectives") | frozenset(relation_words().colours)
 
 
@@ -216,70 +212,53 @@ def check_no_kind(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True)
-class Replaced:
-    """One replaced name: characters [start, end) in the original text and [read_start, read_end) in the text read."""
-
-    word: str
-    start: int
-    end: int
-    read_start: int
-    read_end: int
-    added: bool  # "the" was added before the word
-
-
 @dataclass(frozen=True, eq=False)
 class NamedQuery:
-    """A query whose user names are replaced by made-up words, and ``objects`` labelled with these words."""
+    """A query whose user names are replaced by made-up words, and ``objects`` labelled with these words.
+
+    Attributes:
+        names: made-up word -> the name that it replaces, and whether "the" was put before the word.
+        starts: (characters of the text read + 1) where each is in the text asked; a replaced name is in one place.
+        ends: the same of the character before, behind its end.
+        labels: of the named objects, by id.
+    """
 
     query: Query
     objects: tuple[SceneObject, ...]
     asked: Query
-    places: tuple[Replaced, ...]
-    named: tuple[SceneObject, ...]  # with their original labels
+    names: Mapping[str, tuple[str, bool]]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    labels: Mapping[int, str]
 
     def restored(self, answer: Grounding) -> Grounding:
         """Return the answer with the user's names."""
-        originals = {o.id: o for o in self.named}
 
         def renamed(text: str) -> str:
-            for place in self.places:
-                name = self.asked.text[place.start : place.end]
-                if place.added:
-                    text = re.sub(rf"\bthe (<p>)?{place.word}", rf"\1{place.word}", text)
-                text = re.sub(rf"{place.word}(?:es|s)?", name.replace("\\", r"\\"), text)
+            for word, (name, added) in self.names.items():
+                article, shown = r"(?:\bthe )?" if added else "", name.replace("\\", r"\\")
+                text = re.sub(rf"{article}(<p>)?{word}(?:es|s)?", rf"\g<1>{shown}", text)
             return text
 
-        def named(objects: tuple[SceneObject, ...]) -> tuple[SceneObject, ...]:
-            return tuple(
-                replace(o, label=originals[o.id].label, user_name=originals[o.id].user_name) if o.id in originals else o
-                for o in objects
-            )
-
+        phrases = []
+        for phrase in answer.phrases:
+            start, end = self.starts[phrase.start], self.ends[phrase.end]
+            phrases.append(replace(phrase, text=self.asked.text[start:end], start=start, end=end))
         return replace(
-            answer,
+            relabelled(answer, lambda o: self.labels.get(o.id, o.label)),
             text=printable_query(self.asked.text),
-            candidates=named(answer.candidates),
             reason=renamed(answer.reason),
             tagged_text=renamed(answer.tagged_text),
-            phrases=tuple(self._phrase(phrase) for phrase in answer.phrases),
-            nearest=named(answer.nearest),
+            phrases=tuple(phrases),
         )
 
-    def _phrase(self, phrase: GroundedPhrase) -> GroundedPhrase:
-        start, end = self._as_asked(phrase.start, False), self._as_asked(phrase.end, True)
-        return replace(phrase, text=self.asked.text[start:end], start=start, end=end)
 
-    def _as_asked(self, position: int, is_end: bool) -> int:
-        """Map a position in the text read to the original text; positions inside a name map to its start or end."""
-        shift = 0
-        for place in self.places:
-            if position <= place.read_start:
-                break
-            if position < place.read_end or (is_end and position == place.read_end):
-                return place.end if is_end else place.start
-            shift = place.end - place.read_end
-        return position + shift
+def relabelled(answer: Grounding, label_of: Callable[[SceneObject], str]) -> Grounding:
+    """An answer whose objects have the labels of ``label_of``."""
+    candidates, nearest = (
+        tuple(replace(o, label=label_of(o)) for o in objects) for objects in (answer.candidates, answer.nearest)
+    )
+    return replace(answer, candidates=candidates, nearest=nearest)
 
 
 def name_word(number: int) -> str:
@@ -297,23 +276,28 @@ def with_user_names(query: Query, objects: Sequence[SceneObject]) -> NamedQuery 
     if not named or query.meaning is not None or query_problem(query.text):
         return None
     pattern = re.compile("|".join(f"({_pattern(o.user_name)})" for o in named), re.IGNORECASE)
-    text, done, places = "", 0, []
+    text, done, starts, ends = "", 0, list[int](), [0]
+    names: dict[str, tuple[str, bool]] = {}
+    labels: dict[int, str] = {}
     for match in pattern.finditer(query.text):
-        word = name_word(named[(match.lastindex or 1) - 1].id)
-        text += query.text[done : match.start()]
+        (first, last), found = match.span(), named[(match.lastindex or 1) - 1]
+        text += query.text[done:first]
         added = _ARTICLE.search(text) is None
-        start = len(text)
-        text += f"the {word}" if added else word
-        done = match.end()
-        places.append(Replaced(word, match.start(), done, start, len(text), added))
+        word = name_word(found.id)
+        names.setdefault(word, (match[0], added))
+        labels[found.id] = found.label
+        shown = f"the {word}" if added else word
+        text += shown
+        starts += [*range(done, first), *[first] * len(shown)]
+        ends += [*range(done + 1, first + 1), *[last] * len(shown)]
+        done = last
     text += query.text[done:]
-    if not places or len(text) > MAX_QUERY_CHARACTERS:
+    if not names or len(text) > MAX_QUERY_CHARACTERS:
         return None
-    words = {place.word for place in places}
-    found = tuple(o for o in named if name_word(o.id) in words)
-    ids = {o.id for o in found}
-    renamed = tuple(replace(o, label=name_word(o.id)) if o.id in ids else o for o in objects)
-    return NamedQuery(replace(query, text=text), renamed, query, tuple(places), found)
+    starts += range(done, len(query.text) + 1)
+    ends += range(done + 1, len(query.text) + 1)
+    renamed = tuple(replace(o, label=name_word(o.id)) if o.id in labels else o for o in objects)
+    return NamedQuery(replace(query, text=text), renamed, query, names, starts, ends, labels)
 
 
 def _pattern(name: str) -> str:
@@ -327,15 +311,8 @@ def _pattern(name: str) -> str:
 # vocabulary of MiniLM's tokenizer.
 
 _SHORT = {
-    "teh": "the",
-    "pls": "please",
-    "plz": "please",
-    "u": "you",
-    "ur": "your",
-    "ye": "you",
-    "yer": "your",
-    "ya": "you",
-}
+    "teh": "the", "pls": "please", "plz": "please", "u": "you", "ur": "your", "ye": "you", "yer": "your", "ya": "you",
+}  # fmt: skip
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # least letters of a word that is corrected by one, by two edits
 _SETS = (
     "prepositions", "orders", "adjectives", "expletives", "determiners", "without_front", "openers", "no_nouns",
@@ -349,23 +326,17 @@ _NEEDED = (
 )  # fmt: skip
 
 
-def edits(a: str, b: str, most: int = 2) -> int:
-    """Damerau-Levenshtein distance of two words, at most ``most`` + 1."""
-    if abs(len(a) - len(b)) > most:
-        return most + 1
-    before, row = list(range(len(b) + 1)), list(range(len(b) + 1))
-    two_before: list[int] = []
+def edits(a: str, b: str) -> int:
+    """Damerau-Levenshtein distance of two words."""
+    rows = [list(range(len(b) + 1))]
     for i in range(1, len(a) + 1):
-        row = [i] + [0] * len(b)
+        rows.append([i])
         for j in range(1, len(b) + 1):
-            same = a[i - 1] == b[j - 1]
-            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (not same))
-            if i > 1 and j > 1 and a[i - 1] == b[j - 2] and a[i - 2] == b[j - 1]:
-                row[j] = min(row[j], two_before[j - 2] + 1)
-        if min(row) > most:
-            return most + 1
-        two_before, before = before, row
-    return min(row[-1], most + 1)
+            least = min(rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (a[i - 1] != b[j - 1]))
+            if i > 1 and j > 1 and a[i - 2 : i] == b[j - 1] + b[j - 2]:
+                least = min(least, rows[i - 2][j - 2] + 1)
+            rows[i].append(least)
+    return rows[-1][-1]
 
 
 @lru_cache(maxsize=1)
@@ -395,12 +366,12 @@ def _deletions(word: str, count: int) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def _index() -> dict[str, tuple[str, ...]]:
+def _index() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for word in sorted(_vocabulary()[0]):
+    for word in _vocabulary()[0]:
         for form in _deletions(word, 2 if len(word) >= _TWO_SLIPS - 1 else 1):
             found.setdefault(form, []).append(word)
-    return {form: tuple(words) for form, words in found.items()}
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -409,11 +380,8 @@ def meant_by(token: str) -> str:
     if token in _SHORT:
         return _SHORT[token]
     _, known = _vocabulary()
-    if len(token) < _ONE_SLIP or len(token) > 30 or not token.isascii() or not token.isalpha() or token in known:
-        return ""
-    if token.endswith("s") and token[:-1] in known:
-        return ""
-    if token in english_words():
+    may_be_word = _ONE_SLIP <= len(token) <= 30 and token.isascii() and token.isalpha()
+    if not may_be_word or token in known or token.removesuffix("s") in known or token in english_words():
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for form in _deletions(token, most) for word in _index().get(form, ())}
