@@ -234,8 +234,8 @@ def test_lists_as_text_and_in_a_file(tmp_path: Path):
     assert read_names(str(file)) == ("chair", "dining table")
     for content, message in (
         (b"\n# a\n", "names no class"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"a\n" * 1_500_000, "too large"),
+        (b"\xff\xfe\x00", "can't decode"),
+        (b"a\n" * 1_500_000, "at most 2000000 are read"),
     ):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=message):

@@ -9,8 +9,10 @@ not change.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,11 @@ from embodied_perceptron.config import ConfigError
 from embodied_perceptron.detection2d.detections2d import MAX_LABEL_LENGTH, clean_label
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.lexicon import Lexicon, lexicon
+from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.query import relabelled
 from embodied_perceptron.nn.text_encoder import TextEncoder, text_encoder
+from embodied_perceptron.recordings.files import read_text
+from embodied_perceptron.recordings.recording import RecordingError
 from embodied_perceptron.results import UNNAMED, Grounding, SceneObject
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +40,6 @@ MAX_NAMES = 10_000
 MAX_NEW_NAMES = 2_000  # compared by embeddings, about 10 ms each
 _MAX_BYTES = 2_000_000  # of a file with names
 _ENCODED_AT_ONCE = 128
-_SHOWN = 40  # characters of a name in a message
 
 F32 = NDArray[np.float32]
 
@@ -47,48 +51,33 @@ def read_names(text: str) -> tuple[str, ...]:
     large or no text, and for a text without names or with an empty one.
     """
     path = Path(text)
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # too long for a path, or no path at all
-        is_file = False
-    if is_file:
-        return _names_in(path)
-    if len(text) <= 4096 and "," not in text and ("/" in text or path.suffix in (".txt", ".csv", ".names")):
+    if os.path.isfile(text):  # unlike that of Path, False for a text that is too long for a path
+        try:
+            lines = read_text(path, _MAX_BYTES).splitlines()
+        except RecordingError as error:
+            raise ConfigError(str(error)) from error
+        names = [name for line in lines if (name := line.strip()) and not name.startswith("#")]
+        if not names:
+            raise ConfigError(f"{path} names no class")
+    elif len(text) <= 4096 and "," not in text and ("/" in text or path.suffix in (".txt", ".csv", ".names")):
         raise ConfigError(f"no file of class names at {text}")
-    if not text.strip():
-        raise ConfigError("the list of classes is empty: name at least one, separated by commas, or a file")
-    names = tuple(name.strip() for name in text.split(","))
+    else:
+        names = [name.strip() for name in text.split(",")] if text.strip() else []
     check_names(names)
-    return names
-
-
-def _names_in(path: Path) -> tuple[str, ...]:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ConfigError(f"{path} is too large for a list of names: more than {_MAX_BYTES:,} bytes")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    names = tuple(name for line in lines if (name := line.strip()) and not name.startswith("#"))
-    if not names:
-        raise ConfigError(f"{path} names no class")
-    check_names(names)
-    return names
+    return tuple(names)
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """Clean the names as the map writes them, duplicates included. Raises :class:`ConfigError` for an invalid name."""
     if not names:
-        raise ConfigError("the list of classes is empty")
+        raise ConfigError("the list of classes is empty: name at least one, separated by commas, or a file")
     if len(names) > MAX_NAMES:
         raise ConfigError(f"{len(names):,} classes are more than {MAX_NAMES:,}")
     clean = []
     for number, name in enumerate(names, 1):
         if len(name) > MAX_LABEL_LENGTH:
-            shown = name[:_SHOWN]
-            raise ConfigError(f"class {number} has {len(name):,} characters ({shown!r}...): at most {MAX_LABEL_LENGTH}")
+            shown = f"{name[:40]!r}..."
+            raise ConfigError(f"class {number} has {len(name):,} characters ({shown}): at most {MAX_LABEL_LENGTH}")
         label = clean_label(name)
         if not label:
             raise ConfigError(f"class {number} of {len(names)} is empty: {name!r}")
@@ -103,7 +92,6 @@ class ClassList:
         names: to be published, in any spelling.
         categories: known labels of the network and of a detector.
         encoder: makes the text encoder when it is first needed; None = names without a category match only themselves.
-        words: synonyms; None = the shipped lexicon.
 
     Attributes:
         names: cleaned, without duplicates.
@@ -118,21 +106,14 @@ class ClassList:
         names: Sequence[str],
         categories: Iterable[str] = (),
         encoder: Callable[[], TextEncoder] | None = None,
-        words: Lexicon | None = None,
     ) -> None:
         clean = check_names(names)
         self.names = tuple(dict.fromkeys(clean))
         self.doubles = len(clean) - len(self.names)
-        self._words = lexicon() if words is None else words
         self._encoder = encoder
-        self._encode: TextEncoder | None = None
-        self._listed = frozenset(self.names)
-        self._of: dict[str, str] = {UNNAMED: UNNAMED}
         self._by_label = self._synonyms()
         known = tuple(dict.fromkeys(categories))
-        for label in known:
-            self._of[label] = self._by_words(label)
-        self._vectors: F32 | None = None
+        self._of = {UNNAMED: UNNAMED} | {label: self._by_words(label) for label in known}
         new = self._unanswered()
         if len(new) > MAX_NEW_NAMES:
             _LOG.warning("class list: of %d new names the first %d are compared by meaning", len(new), MAX_NEW_NAMES)
@@ -164,24 +145,18 @@ class ClassList:
 
     # ---------------------------------------------------------------------------------------------------------- words
 
-    def _synonyms(self) -> dict[str, tuple[float, str]]:
-        """Label -> (weight, name of the list) by the lexicon; of equal weights the first wins."""
-        best: dict[str, tuple[float, str]] = {}
-        for name in self.names:
-            for label, weight in self._words.meaning.get(self._noun(name), {}).items():
-                if weight >= SAME_KIND and weight > best.get(label, (0.0, ""))[0]:
-                    best[label] = weight, name
-        return best
-
-    def _noun(self, name: str) -> str:
-        """The singular of a plural of the lexicon."""
-        return name if name in self._words.meaning else self._words.surfaces.get(tuple(name.split()), (name, False))[0]
+    def _synonyms(self) -> dict[str, str]:
+        """Label -> name of the list: the name itself, or the name that means it most in the lexicon."""
+        words, ranked = lexicon(), []
+        for name in reversed(self.names):  # of equal weights the first name wins
+            noun = name if name in words.meaning else words.surfaces.get(tuple(name.split()), (name, False))[0]
+            labels = words.meaning.get(noun, {}).items()
+            ranked += [(weight, label, name) for label, weight in labels if weight >= SAME_KIND]
+        ranked.sort(key=lambda row: row[0])
+        return {label: name for _, label, name in ranked} | {name: name for name in self.names}
 
     def _by_words(self, label: str) -> str:
-        clean = clean_label(label)
-        if clean in self._listed:
-            return clean
-        return self._by_label.get(clean, (0.0, UNNAMED))[1]
+        return self._by_label.get(clean_label(label), UNNAMED)
 
     # ------------------------------------------------------------------------------------------------------ embeddings
 
@@ -189,8 +164,6 @@ class ClassList:
         """Label -> nearest new name, where one is near enough."""
         if not labels or not self._new or self._encoder is None:
             return {}
-        if self._vectors is None:
-            self._vectors = self._embedded(self._new)
         cosine = self._embedded(labels) @ self._vectors.T  # (labels, names)
         best = cosine.argmax(axis=1)
         value = cosine[np.arange(len(labels)), best]
@@ -199,28 +172,32 @@ class ClassList:
         near = value >= np.maximum(SAME_MEANING, self._nearest[best] - _CLOSE)
         return {label: self._new[best[i]] for i, label in enumerate(labels) if near[i]}
 
+    @cached_property
+    def _vectors(self) -> F32:
+        """(names, C) of the new names."""
+        return self._embedded(self._new)
+
+    @cached_property
+    def _encode(self) -> TextEncoder:
+        assert self._encoder is not None
+        return self._encoder()
+
     def _embedded(self, texts: Sequence[str]) -> F32:
         """(N, C) unit vectors. Texts are batched by length: the longest sets the cost of a batch."""
-        if self._encode is None:
-            assert self._encoder is not None
-            self._encode = self._encoder()
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        parts = []
+        vectors = np.empty((len(texts), self._encode.channels), np.float32)
         with torch.inference_mode():
             for first in range(0, len(order), _ENCODED_AT_ONCE):
-                some = [texts[i] for i in order[first : first + _ENCODED_AT_ONCE]]
-                parts.append(self._encode.encode(some).sentence.float().cpu().numpy())
-        vectors = np.concatenate(parts)
-        out = np.empty_like(vectors)
-        out[order] = vectors
-        return out
+                rows = order[first : first + _ENCODED_AT_ONCE]
+                vectors[rows] = self._encode.encode([texts[i] for i in rows]).sentence.float().cpu().numpy()
+        return vectors
 
     # ------------------------------------------------------------------------------------------------------- published
 
     def in_own_words(self, objects: Sequence[SceneObject], nouns: Iterable[str] = ()) -> tuple[SceneObject, ...]:
         """Published objects with their categories as labels, or their names where a noun is a name that the lexicon
         lacks."""
-        own = {noun for noun in nouns if noun in self._listed and noun not in self._words.meaning}
+        own = {noun for noun in nouns if self._by_label.get(noun) == noun and noun not in lexicon().meaning}
         return tuple(
             replace(o, label=o.category, category="") if o.category and o.label not in own else o for o in objects
         )
@@ -228,24 +205,15 @@ class ClassList:
     def restored(self, answer: Grounding, published: Sequence[SceneObject]) -> Grounding:
         """Give the objects of an answer about :meth:`in_own_words` their published labels."""
         labels = {o.id: o.label for o in published}
-
-        def named(objects: tuple[SceneObject, ...]) -> tuple[SceneObject, ...]:
-            return tuple(replace(o, label=labels[o.id] if o.id in labels else self.name_of(o.label)) for o in objects)
-
-        return replace(answer, candidates=named(answer.candidates), nearest=named(answer.nearest))
+        return relabelled(answer, lambda o: labels[o.id] if o.id in labels else self.name_of(o.label))
 
 
 def class_list(names: Sequence[str], inference: Predictor | None, lift: DetectionLift | None) -> ClassList:
-    """The class list over the labels of a network and a detector. Raises as :class:`ClassList`."""
+    """The class list over the labels of a network and a detector; MiniLM is shared with a network that uses it.
+
+    Raises as :class:`ClassList` and :func:`~.nn.text_encoder.text_encoder`.
+    """
     known = (*(() if inference is None else inference.classes), *(() if lift is None else lift.vocabulary))
-    return ClassList(names, known, lambda: _names_encoder(inference))
-
-
-def _names_encoder(inference: Predictor | None) -> TextEncoder:
-    """MiniLM, shared with the network where it uses it. Raises as :func:`~.nn.text_encoder.text_encoder`."""
     grounding = None if inference is None else inference.network.config.grounding
-    if inference is not None and grounding is not None and grounding.text_encoder == "minilm":
-        own = inference.text_encoder
-        if own is not None:
-            return own
-    return text_encoder("minilm")
+    shared = inference.text_encoder if inference and grounding and grounding.text_encoder == "minilm" else None
+    return ClassList(names, known, lambda: text_encoder("minilm") if shared is None else shared)
