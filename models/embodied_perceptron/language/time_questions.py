@@ -39,6 +39,7 @@ _LEAST = 0.5  # probability of a change that is told
 _NOUN = r"(?P<noun>.+?)"
 _PLACE = r"(?:\s+(?:on|in|at|from|off|under|near|by)\s+(?P<place>(?:the|my|your|our|a)\s.+?))?"
 _THINGS = r"(?:what|anything|something|which\s+(?:things|objects))"
+_HAS = r"(?:what|has\s+anything)(?:\s+has)?"
 _QUESTIONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(rf"^\s*(?:please\s+|so\s+|and\s+)?{pattern}\s*[?.!]*\s*$", re.IGNORECASE))
     for kind, pattern in (
@@ -48,21 +49,15 @@ _QUESTIONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("seen", rf"when\s+(?:was|were)\s+{_NOUN}\s+(?:last\s+seen|seen\s+last)"),
         ("seen", rf"how\s+long\s+ago\s+did\s+you\s+(?:last\s+)?see\s+{_NOUN}"),
         ("moved", rf"(?:has|have|did)\s+{_NOUN}\s+(?:been\s+)?moved?"),
-        (
-            "moved",
-            rf"(?:{_THINGS}|what\s+has|what\s+was|has\s+anything|did\s+anything)\s+(?:has\s+|was\s+|been\s+)*moved?",
-        ),
+        ("moved", rf"{_THINGS}\s+(?:has\s+|was\s+|been\s+)*moved?"),
         ("new", rf"(?:{_THINGS}|is\s+anything|is\s+something)(?:\s+is|'s)?\s+new{_PLACE}"),
         ("new", rf"(?:{_THINGS}|what\s+has|has\s+anything)\s+(?:has\s+)?appeared{_PLACE}"),
         ("missing", rf"(?:what|is\s+anything|is\s+something)(?:\s+is|'s)?\s+(?:missing|gone){_PLACE}"),
-        (
-            "missing",
-            rf"(?:what|has\s+anything)\s+(?:has\s+)?(?:left|disappeared|vanished|been\s+taken(?:\s+away)?){_PLACE}",
-        ),
-        ("changed", rf"(?:what|has\s+anything)\s+(?:has\s+)?(?:changed|happened){_PLACE}"),
+        ("missing", rf"{_HAS}\s+(?:left|disappeared|vanished|been\s+taken(?:\s+away)?){_PLACE}"),
+        ("changed", rf"{_HAS}\s+(?:changed|happened){_PLACE}"),
     )
 )
-_WITH_TIME = (("before", re.compile(rf"^\s*where\s+(?:was|were)\s+{_NOUN}\s*[?.!]*\s*$", re.IGNORECASE)),)
+_WITH_TIME = re.compile(rf"^\s*where\s+(?:was|were)\s+{_NOUN}\s*[?.!]*\s*$", re.IGNORECASE)  # a kind "before"
 _KINDS = {
     "moved": (EventKind.MOVED, EventKind.RETURNED),
     "new": (EventKind.APPEARED, EventKind.RETURNED),
@@ -77,6 +72,7 @@ _SINCE = re.compile(
     re.IGNORECASE,
 )
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_HOURS = {"yesterday": -24, "today": 0, "this morning": 0, "noon": 12}  # from the beginning of today
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "five": 5, "ten": 10}
 
 
@@ -103,17 +99,15 @@ def read_time_question(text: str, now_ns: int) -> TimeQuestion | None:
     """Read a question about the past; None for any other sentence. ``now_ns``: time of the map."""
     found = _SINCE.search(text)
     since, since_ns = "", 0
-    if found is not None and (found["time"] or found["day"] or found["unit"]):
+    if found is not None:
         since, since_ns = " ".join(found[0].split()).strip(" ,"), _time_of(found, now_ns)
         text = text[: found.start()]
-    for kind, pattern in (*_QUESTIONS, *(_WITH_TIME if since else ())):
+    for kind, pattern in (*_QUESTIONS, *((("before", _WITH_TIME),) if since else ())):
         match = pattern.match(text)
         if match is not None:
-            parts = match.groupdict()
-            noun = (parts.get("noun") or "").strip()
-            if noun.lower() in ("anything", "something", "what", "things", "any"):
-                noun = ""
-            return TimeQuestion(kind, noun, (parts.get("place") or "").strip(), since, since_ns)
+            noun, place = ((match.groupdict().get(name) or "").strip() for name in ("noun", "place"))
+            is_any = noun.lower() in ("anything", "something", "what", "things", "any")
+            return TimeQuestion(kind, "" if is_any else noun, place, since, since_ns)
     return None
 
 
@@ -126,11 +120,9 @@ def _time_of(found: re.Match[str], now_ns: int) -> int:
         return 0
     now = datetime.fromtimestamp(now_ns / _S)
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if words == "yesterday":
-        day -= timedelta(days=1)
-    elif words == "noon":
-        day += timedelta(hours=12)
-    elif words not in ("today", "this morning"):
+    if words in _HOURS:
+        day += timedelta(hours=_HOURS[words])
+    else:
         hour, minute = re.match(r"(\d+)(?::(\d+))?", words).groups()  # type: ignore[union-attr]
         hours = int(hour) % 12 + 12 if words.endswith("pm") else int(hour) % 24
         day += timedelta(hours=hours, minutes=int(minute or 0))
@@ -162,9 +154,9 @@ def newest_ns(objects: Sequence[SceneObject], gone: Sequence[SceneObject], voxel
 
 def last_looked_ns(voxels: VoxelSnapshot | None, things: Sequence[SceneObject]) -> list[int]:
     """When a camera last saw something at the place of each object; 0 = not known."""
-    if voxels is None or not len(voxels) or not things:
+    if voxels is None:
         return [0] * len(things)
-    bounds = Bounds.of(np.stack([o.box for o in things]))
+    bounds = Bounds.of(np.array([o.box for o in things]).reshape(-1, 9))
     size = bounds.extent + 2.0 * np.array([_AROUND_M, _AROUND_M, _COLUMN_M])
     center = 0.5 * (bounds.low + bounds.high)
     columns = np.concatenate([center, size, np.zeros_like(center)], axis=1)
@@ -219,12 +211,10 @@ def _changes(
     since = f" {question.since}" if question.since else ""
     if not found:
         what = question.noun or (f"nothing at {question.place}" if question.place else "nothing")
-        verb = {"moved": "moved", "changed": "changed"}.get(question.kind, f"is {question.kind}")
-        not_so = f"{what} has not moved{since}" if question.noun else f"{what} {verb}{since}"
+        verb = "has not moved" if question.noun else _VERBS[question.kind]
         looked = [ns for ns in last_looked_ns(scene.voxels, things) if ns]
-        reason = f"{not_so}; {len(looked)} places known"
-        if looked:
-            reason += f", last looked at {when(max(looked), now_ns)}"
+        last = f", last looked at {when(max(looked), now_ns)}" if looked else ""
+        reason = f"{what} {verb}{since}; {len(looked)} places known{last}"
         return query.answer(GroundingStatus.NOT_FOUND, reason=reason, count=0)
     gone = scene.gone if question.kind == "moved" else ()
     words = [entry_in_words(thing, entry, now_ns, gone) for thing, entry in found[:_NAMED]]
@@ -287,7 +277,9 @@ def _past_of(kind: str, thing: SceneObject, scene: PublishedScene, now_ns: int) 
     if kind == "seen" and thing.state != ObjectState.GONE:
         return seen
     if thing.state == ObjectState.GONE:
-        return f"{seen}; {_looked(thing, scene, now_ns)}"
+        left_ns = thing.history[-1].stamp_ns if thing.history else 0
+        looked_ns = max(last_looked_ns(scene.voxels, [thing])[0], left_ns)
+        return f"{seen}; it is not there; looked {when(looked_ns, now_ns)}"
     moves = [e for e in thing.history if e.kind in (EventKind.MOVED, EventKind.RETURNED)]
     before = _before(thing, moves[-1]) if moves else None
     if before is None and _likely_former(thing, scene.gone) is not None:
@@ -296,11 +288,6 @@ def _past_of(kind: str, thing: SceneObject, scene: PublishedScene, now_ns: int) 
         since = thing.history[0].stamp_ns if thing.history else thing.last_seen_ns
         return f"{_name(thing)} has been at {_at(tuple(thing.box[:3].tolist()))} since {when(since, now_ns)}"
     return f"{_name(thing)} was at {_at(before.at_m)} until {when(moves[-1].stamp_ns, now_ns)}"
-
-
-def _looked(thing: SceneObject, scene: PublishedScene, now_ns: int) -> str:
-    looked = max(last_looked_ns(scene.voxels, [thing])[0], thing.history[-1].stamp_ns if thing.history else 0)
-    return f"it is not there; looked {when(looked, now_ns)}"
 
 
 def with_past(answer: Grounding, scene: PublishedScene, lookup: Lookup) -> Grounding:
