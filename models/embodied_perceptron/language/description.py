@@ -9,12 +9,12 @@ A description is made from boxes by rules, so it states only what the map contai
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.lexicon import lexicon, pluralize
@@ -22,17 +22,16 @@ from embodied_perceptron.language.object_states import RELATIONS, predict_pairs
 from embodied_perceptron.language.relations import NEAR_M
 from embodied_perceptron.results import UNNAMED, SceneObject
 
-F64 = NDArray[np.float64]
 Relation = Literal["on", "in", "under"]
 Form = Literal["plain", "dense"]
 
-_ROWS_AT_ONCE = 256  # of pairs of objects
 STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # in every room: not described
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
+_RANK = {label: rank for rank, label in enumerate(_LANDMARKS)}
 _MOST_CHARACTERS = 100  # of a label
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _SAID: dict[str, Relation] = {"ontop": "on", "inside": "in", "under": "under"}
-_PLACED: dict[Relation, str] = {"on": "On", "in": "In", "under": "Under"}
+_Part = str | tuple[Sequence[SceneObject], bool]  # of a sentence: words, or objects and whether they are definite
 
 
 @dataclass(frozen=True)
@@ -105,187 +104,127 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
 
     Every labelled object is mentioned, except walls, floors and ceilings. States are included: "a closed door".
 
-    ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``.
+    ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``. Raises ``ValueError`` for
+    another one.
     """
+    if form not in ("plain", "dense"):
+        raise ValueError(f"form must be plain or dense, got {form!r}")
     things = [o for o in objects if o.label not in (*STRUCTURE, UNNAMED) and np.isfinite(o.box).all()]
-    things.sort(key=lambda o: (_rank(o.label), -float(o.box[3:6].prod()), o.id))
-    facts = decide_relations(things)
-    placed = {fact.subject: fact for fact in facts}
-    by_id = {o.id: o for o in things}
-    writer = _Writer(form)
+    things.sort(key=lambda o: (_RANK.get(o.label, len(_RANK)), -float(o.box[3:6].prod()), o.id))
     if not things:
-        writer.say("There is nothing to describe.")
-        return writer.done(())
+        return Description("There is nothing to describe.", (), ())
+    facts = decide_relations(things)
+    placed = {fact.subject for fact in facts}
     free = [o for o in things if o.id not in placed]
     groups = _alike(free)
     nearest = _nearest_named_before(free, groups)
+    sentences: list[list[_Part]] = []
     for group in groups:
-        writer.start()
-        writer.name(group, definite=False)
         near = None if len(group) > 1 else nearest.get(group[0].id)
-        if near is not None:
-            writer.say(" by ")
-            writer.name([near], definite=True)
-        writer.say(".")
+        sentences.append([(group, False)] if near is None else [(group, False), " by ", ([near], True)])
+    by_id = {o.id: o for o in things}
     carried: dict[tuple[int, Relation], list[SceneObject]] = {}
     for fact in facts:
         carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
     for anchor in things:
-        for relation, words in _PLACED.items():
-            group = carried.get((anchor.id, relation), [])
-            if not group:
+        for relation in _SAID.values():
+            parts = _alike(carried.get((anchor.id, relation), []))
+            separators = [": ", *[", "] * (len(parts) - 2), " and "]
+            listed = [part for k, group in enumerate(parts) for part in (separators[k], (group, False))]
+            if parts:
+                sentences.append([f"{relation.capitalize()} ", ([anchor], True), *listed])
+    return _written(sentences, facts, form)
+
+
+def _written(sentences: Sequence[Sequence[_Part]], facts: tuple[Fact, ...], form: Form) -> Description:
+    text = ""
+    mentions = []
+    for sentence in sentences:
+        text += " " if text else ""
+        for number, part in enumerate(sentence):
+            if isinstance(part, str):
+                text += part
                 continue
-            writer.start()
-            writer.say(f"{words} ")
-            writer.name([anchor], definite=True)
-            writer.say(": ")
-            parts = _alike(group)
-            for number, part in enumerate(parts):
-                if number:
-                    writer.say(" and " if number == len(parts) - 1 else ", ")
-                writer.name(part, definite=False, capital=False)
-            writer.say(".")
-    return writer.done(facts)
+            start, (group, definite) = len(text), part
+            lead, noun = _noun_phrase(group, definite)
+            words = f"{lead if number else lead.capitalize()} {noun}"
+            tags = [f"<obj_{o.id}>" for o in group]
+            text += f"{words} {' '.join(tags)}" if form == "plain" else f"<p>{words}</p>[{', '.join(tags)}]"
+            mentions.append(Mention(noun, tuple(o.id for o in group), start, len(text)))
+        text += "."
+    return Description(text, tuple(mentions), facts)
 
 
-def _rank(label: str) -> int:
-    return _LANDMARKS.index(label) if label in _LANDMARKS else len(_LANDMARKS)
+def _noun_phrase(group: Sequence[SceneObject], definite: bool) -> tuple[str, str]:
+    """Article or number of objects with one label, and their noun."""
+    # without brackets, which mark tags
+    label = " ".join(re.sub(r"[<>\[\]]", " ", group[0].label[:_MOST_CHARACTERS]).split()) or UNNAMED
+    condition, count = group[0].condition, len(group)
+    if condition and all(o.condition == condition for o in group):
+        label = f"{condition} {label}"
+    if count > 1:
+        return _NUMBERS[count] if count < len(_NUMBERS) else str(count), pluralize(label)
+    if definite:
+        return "the", label
+    article = "an" if label[:1] in "aeiou" else "a"
+    return "some" if lexicon().always_plural(label) else article, label
 
 
 def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
     """Group objects with the same label that are close to each other."""
     groups: list[list[SceneObject]] = []
-    centers = np.array([o.box[:3] for o in objects]).reshape(-1, 3)
-    label = _codes(objects)
-    group_of = np.zeros(len(objects), np.intp)
-    for part, rows, others in _near_pairs(Bounds(centers, centers), 2 * NEAR_M):
-        near = (others < rows) & (label[others] == label[rows])
-        near[near] = np.linalg.norm(centers[others[near]] - centers[rows[near]], axis=1) < 2 * NEAR_M
-        rows, others = rows[near], others[near]
-        ends = np.searchsorted(rows, part, "right")
-        for row, first, end in zip(part.tolist(), np.searchsorted(rows, part), ends, strict=True):
-            if first < end:
-                group_of[row] = group_of[others[first:end]].min()  # the first of several groups
-                groups[group_of[row]].append(objects[row])
-            else:
-                group_of[row] = len(groups)
-                groups.append([objects[row]])
+    group_of: dict[int, int] = {}
+    tree = cKDTree(np.array([o.box[:3] for o in objects]).reshape(-1, 3))
+    for row, thing in enumerate(objects):
+        near = [i for i in tree.query_ball_point(thing.box[:3], 2 * NEAR_M) if i < row]
+        joined = [group_of[i] for i in near if objects[i].label == thing.label]
+        if not joined:
+            groups.append([])
+        group_of[row] = min(joined, default=len(groups) - 1)  # the first of several groups
+        groups[group_of[row]].append(thing)
     return groups
-
-
-def _codes(objects: Sequence[SceneObject]) -> NDArray[np.intp]:
-    """(N,) number of each object's label."""
-    codes: dict[str, int] = {}
-    return np.array([codes.setdefault(o.label, len(codes)) for o in objects], np.intp)
 
 
 def _nearest_named_before(
     things: Sequence[SceneObject], groups: Sequence[Sequence[SceneObject]]
 ) -> dict[int, SceneObject]:
     """By id the nearest object of an earlier group that has another label, within :data:`NEAR_M`."""
-    group_of = {o.id: number for number, group in enumerate(groups) for o in group}
-    turn = np.array([group_of[o.id] for o in things], np.intp)
-    label = _codes(things)
+    turn = {o.id: number for number, group in enumerate(groups) for o in group}
     bounds = Bounds.of(np.array([o.box for o in things], np.float64).reshape(-1, 9))
+    rows, others = bounds.pairs_within(bounds, NEAR_M)
+    apart = np.maximum(bounds.low[rows] - bounds.high[others], bounds.low[others] - bounds.high[rows])
+    gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
     found: dict[int, SceneObject] = {}
-    for _, rows, others in _near_pairs(bounds, NEAR_M):
-        named = (turn[others] < turn[rows]) & (label[others] != label[rows])
-        rows, others = rows[named], others[named]
-        apart = np.maximum(bounds.low[rows] - bounds.high[others], bounds.low[others] - bounds.high[rows])
-        gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
-        order = np.lexsort((others, gaps, rows))
-        order = order[gaps[order] <= NEAR_M]
-        first = np.unique(rows[order], return_index=True)[1]
-        found |= {things[i].id: things[j] for i, j in zip(rows[order][first], others[order][first], strict=True)}
+    for gap, row, other in sorted(zip(gaps.tolist(), rows.tolist(), others.tolist(), strict=True)):
+        thing, near = things[row], things[other]
+        if gap <= NEAR_M and turn[near.id] < turn[thing.id] and near.label != thing.label:
+            found.setdefault(thing.id, near)
     return found
-
-
-def _near_pairs(
-    bounds: Bounds, reach_m: float
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
-    """Some rows at a time, which bounds the memory, and their pairs with all rows at most ``reach_m`` apart in x, y."""
-    for first in range(0, len(bounds.low), _ROWS_AT_ONCE):
-        part = np.arange(first, min(first + _ROWS_AT_ONCE, len(bounds.low)))
-        rows, others = bounds[part].pairs_within(bounds, reach_m)
-        yield part, rows + first, others
-
-
-class _Writer:
-    """Builds the text and its mentions."""
-
-    def __init__(self, form: Form) -> None:
-        if form not in ("plain", "dense"):
-            raise ValueError(f"form must be plain or dense, got {form!r}")
-        self._form = form
-        self._parts: list[str] = []
-        self._length = 0
-        self._mentions: list[Mention] = []
-
-    def start(self) -> None:
-        if self._parts:
-            self.say(" ")
-
-    def say(self, words: str) -> None:
-        self._parts.append(words)
-        self._length += len(words)
-
-    def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
-        """Add a noun phrase with its objects; capitalized at the start of a sentence."""
-        # without brackets, which mark tags
-        label = " ".join(re.sub(r"[<>\[\]]", " ", group[0].label[:_MOST_CHARACTERS]).split()) or UNNAMED
-        count = len(group)
-        conditions = {o.condition for o in group}
-        if len(conditions) == 1 and group[0].condition:
-            label = f"{group[0].condition} {label}"
-        noun = label if count == 1 else pluralize(label)
-        number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-        lead = "the" if definite else (_article(label) if count == 1 else number)
-        begins = (not self._parts or "".join(self._parts[-2:]).endswith(". ")) if capital is None else capital
-        words = f"{lead[0].upper()}{lead[1:]} {noun}" if begins else f"{lead} {noun}"
-        tags = [f"<obj_{o.id}>" for o in group]
-        start = self._length
-        self.say(f"{words} {' '.join(tags)}" if self._form == "plain" else f"<p>{words}</p>[{', '.join(tags)}]")
-        self._mentions.append(Mention(noun, tuple(o.id for o in group), start, self._length))
-
-    def done(self, facts: tuple[Fact, ...]) -> Description:
-        return Description("".join(self._parts), tuple(self._mentions), facts)
-
-
-def _article(noun: str) -> str:
-    if lexicon().always_plural(noun):
-        return "some"
-    return "an" if noun[:1] in "aeiou" else "a"
 
 
 # --------------------------------------------------------------------------------------------------------------------
 # Parsing.
 
-_ID = r"<?obj(?:ect)?_(\d+)>?"
+_ID = re.compile(r"<?obj(?:ect)?_(\d+)>?")
 _DENSE = re.compile(r"<p>(?P<phrase>[^<]*)</p>\s*\[(?P<ids>[^\[\]]*)\]")
 _PLAIN = re.compile(r"(?P<phrase>[^\W\d_][\w' -]*?)\s*(?P<ids><obj_\d+>(?:[\s,]*<obj_\d+>)*)")
-_LEADS = ("a", "an", "the", "some", "its", "his", "her", "their", "this", "that", "these", "those", "another")
-_LEAD = re.compile(rf"^(?:{'|'.join((*_LEADS, *_NUMBERS))}|\d+)\s+", re.IGNORECASE)
-_BREAK = re.compile(rf"\b(?:{'|'.join((*_LEADS, *_NUMBERS))}|and|by|on|in|under|of|with|near|is|are)\b", re.IGNORECASE)
+_LEADS = "|".join(("a|an|the|some|its|his|her|their|this|that|these|those|another", *_NUMBERS))
+_LEAD = re.compile(rf"^(?:{_LEADS}|\d+)\s+", re.IGNORECASE)
+# ends where a phrase begins, which includes its article
+_BREAK = re.compile(rf"\b(?:(?=(?:{_LEADS})\b)|(?:and|by|on|in|under|of|with|near|is|are)\b)", re.IGNORECASE)
 _MOST_WORDS = 5
 
 
 def read_mentions(text: str) -> tuple[Mention, ...]:
     """Parse the tagged noun phrases of a text in either form; a plain phrase begins after the last article."""
     dense = list(_DENSE.finditer(text))
-    found = dense if dense else list(_PLAIN.finditer(text))
     mentions = []
-    for match in found:
+    for match in dense or _PLAIN.finditer(text):
         words, start = match["phrase"], match.start()
         if not dense:
-            breaks = list(_BREAK.finditer(words))
-            if breaks:  # the phrase includes its article
-                at = breaks[-1].start() if breaks[-1].group().lower() in (*_LEADS, *_NUMBERS) else breaks[-1].end()
-                start, words = start + at, words[at:]
-            start += len(words) - len(words.lstrip())
-            if len(words.split()) > _MOST_WORDS:
-                words = " ".join(words.split()[-_MOST_WORDS:])
-        words = words.strip()
-        phrase = _LEAD.sub("", words).strip().lower()
-        ids = tuple(int(number) for number in re.findall(_ID, match["ids"]))
-        mentions.append(Mention(phrase, ids, start, match.end()))
+            rest = words[max((found.end() for found in _BREAK.finditer(words)), default=0) :]
+            start += len(words) - len(rest.lstrip())
+            words = " ".join(rest.split()[-_MOST_WORDS:])
+        phrase = _LEAD.sub("", words.strip()).strip().lower()
+        mentions.append(Mention(phrase, tuple(map(int, _ID.findall(match["ids"]))), start, match.end()))
     return tuple(mentions)
