@@ -10,6 +10,7 @@ reasons stay with :mod:`.answer`: a model that was misled by a label can only re
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import http.client
@@ -46,7 +47,7 @@ from embodied_perceptron.language.object_states import STATES
 from embodied_perceptron.language.query import embedded_meaning
 from embodied_perceptron.language.scoring import WEIGHTS
 from embodied_perceptron.mapping.devices import in_thread
-from embodied_perceptron.recordings.plain_values import words
+from embodied_perceptron.recordings import plain_values
 
 _LOG = logging.getLogger(__name__)
 _MAX_LABELS = 300  # of the scene in one request, in alphabetical order
@@ -131,7 +132,6 @@ def meaning_schema() -> Schema:
         levels = _deeper(levels, hint)
         name = hint.__name__ + "".join(str(n) for n in levels.values())
         if name not in definitions:
-            definitions[name] = {}
             fields = _fields(hint, levels)
             definitions[name] = {
                 "type": "object",
@@ -166,39 +166,29 @@ def meaning_from_json(data: Any, text: str, labels: Iterable[str] = ()) -> Meani
     unread: list[str] = []
 
     def build(hint: Any, value: Any, name: str, limits: tuple[Any, ...], levels: _Levels) -> Any:
-        if hint in (int, float):
-            if type(value) not in (int, hint) or not limits[0] <= value <= limits[1]:
-                raise ValueError(f"{name} must be a number from {limits[0]} to {limits[1]}, got {value!r:.60}")
-            return hint(value)
+        if hint is int or hint is float:
+            return (plain_values.whole if hint is int else plain_values.number)(value, name, *limits)
+        if hint is bool:
+            return plain_values.truth(value, name)
+        if hint == Span:
+            return _place(value, text)
         if limits:
             if value not in limits:
                 raise ValueError(f"{name} must be one of {', '.join(limits)}, got {value!r:.60}")
             return value
         if hint is str:
-            return words(value, name)
-        if hint == Span:
-            return _place(value, text)
+            return plain_values.words(value, name)
         if typing.get_origin(hint) is tuple:
-            if not isinstance(value, list) or len(value) > _MOST_ITEMS:
-                raise ValueError(f"{name} must be a list of at most {_MOST_ITEMS}, got {value!r:.60}")
+            if len(plain_values.sequence(value, name)) > _MOST_ITEMS:
+                raise ValueError(f"{name} must be a list of at most {_MOST_ITEMS}, got {len(value)}")
             inner = typing.get_args(hint)[0]
             return tuple(build(inner, v, f"{name}[{k}]", (), levels) for k, v in enumerate(value))
-        if hint is bool:
-            if type(value) is not bool:
-                raise ValueError(f"{name} must be true or false, got {value!r:.60}")
-            return value
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} must be an object, got {value!r:.60}")
         levels = _deeper(levels, hint)
         fields = _fields(hint, levels)
-        unknown = [key for key in value if key not in fields]
-        lacking = [key for key, f in fields.items() if f.required and key not in value]
-        if unknown or lacking:
-            problem = f"no {lacking[0]!r}" if lacking else f"the unknown field {unknown[0]!r:.60}"
-            raise ValueError(f"{name} has {problem}")
+        needed = [key for key, f in fields.items() if f.required]
         given = {
             key: build(fields[key].hint, v, f"{name}.{key}", fields[key].limits, levels)
-            for key, v in value.items()
+            for key, v in plain_values.record(value, name, needed, fields).items()
             if v not in (None, "") or fields[key].required
         }
         if hint is Meaning:
@@ -466,15 +456,12 @@ class EndpointReader:
                 connection.close()
                 self._free.release()
 
-        thread, done = in_thread(call, "language model")
-        thread.join(left_s)
-        if not done.done():
+        _, done = in_thread(call, "language model")
+        try:
+            answer = done.result(left_s)
+        except (TimeoutError, concurrent.futures.TimeoutError):  # of Python 3.10 these are two
             with contextlib.suppress(OSError, AttributeError):  # closed meanwhile, or not open yet
                 connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
-            raise self._late()
-        try:
-            answer = done.result()
-        except TimeoutError:
             raise self._late() from None
         except Exception as error:
             self._paused_until_s = time.monotonic() + self.pause_s
