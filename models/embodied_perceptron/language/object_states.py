@@ -38,21 +38,16 @@ _CUPBOARDS = (
     "nightstand", "refrigerator", "fridge", "oven", "stove", "microwave", "dishwasher", "washing machine",
 )  # fmt: skip
 STATES_OF: Mapping[str, tuple[str, str]] = {
-    "door": _DOORS,
-    **dict.fromkeys(_CUPBOARDS, _DOORS),
-    "basket": _CONTAINERS,
-    "bin": _CONTAINERS,
-    "bowl": _CONTAINERS,
-    "blanket": _CLOTH,
-    "towel": _CLOTH,
+    **dict.fromkeys(("door", *_CUPBOARDS), _DOORS),
+    **dict.fromkeys(("basket", "bin", "bowl"), _CONTAINERS),
+    **dict.fromkeys(("blanket", "towel"), _CLOTH),
 }
 STATES = (*_DOORS, *_CONTAINERS, *_CLOTH)
 MIN_SCORE = 0.5
 _NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # no anchors of relations
 _FIXED = frozenset(("windowsill", "radiator", "counter", "mirror", "socket", "curtain", "blinds"))  # fixed to walls
-_LEGGED = frozenset(
-    ("table", "desk", "bed", "crib", "bench", "chair", "stool", "couch", "sofa")
-)  # objects on shelves count as inside
+# objects on shelves count as inside
+_LEGGED = frozenset(("table", "desk", "bed", "crib", "bench", "chair", "stool", "couch", "sofa"))
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
 _LOW_BOARD_M = 0.25  # above the floor: below any seat or mattress
 _RESTING = 0.8
@@ -107,15 +102,13 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
     states: dict[int, str] = {}
     fronts = _fronts(boxes, labels)
     frames = boxes[[name == _FRAME for name in labels]]
-    along_x = np.argsort(points[:, 0], kind="stable")
-    x = points[along_x, 0]
+    points = points[points[:, 0].argsort()]
     for row, label in enumerate(labels):
         kinds = STATES_OF.get(label)
         if kinds is None:
             continue
         reach_m = float(np.linalg.norm(boxes[row, 3:6])) / 2 + _BESIDE_M[1] + _PLANE_M  # includes any leaf
-        slab = np.sort(along_x[slice(*np.searchsorted(x, boxes[row, 0] + np.array([-reach_m, reach_m])))])
-        near = points[slab]
+        near = points[slice(*points[:, 0].searchsorted([boxes[row, 0] - reach_m, boxes[row, 0] + reach_m]))]
         near = near[(np.abs(near - boxes[row, :3]) < reach_m).all(axis=1)]
         if label in _CUPBOARDS:
             state = _front_state(boxes[row], fronts[row], near)
@@ -123,10 +116,8 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
             state = _door_state(boxes[row], frames, near)
         elif kinds == _CONTAINERS:
             state = "filled" if row in holding else _filling(boxes[row], near)
-        elif kinds == _CLOTH:
-            state = _folding(boxes[row])
         else:
-            state = None
+            state = _folding(boxes[row])
         if state is not None:
             states[row] = state
     return StateLabels(pairs, states)
@@ -134,10 +125,9 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
 
 def with_conditions(objects: Sequence[SceneObject], voxels: VoxelSnapshot | None) -> tuple[SceneObject, ...]:
     """Set :attr:`~.results.SceneObject.condition` of ``objects`` from the map; "" = unknown."""
-    asked = [o.label in STATES_OF and bool(np.isfinite(o.box).all()) for o in objects]
-    if voxels is None or not any(asked):
-        return tuple(objects)
     finite = [o for o in objects if np.isfinite(o.box).all()]
+    if voxels is None or not any(o.label in STATES_OF for o in finite):
+        return tuple(objects)
     boxes = np.stack([o.box for o in finite]).astype(np.float64)
     states = predict_states(boxes, [o.label for o in finite], voxels.mean_point_m.astype(np.float64)).states
     known = {finite[row].id: state for row, state in states.items()}
@@ -196,8 +186,7 @@ def _under(bounds: Bounds, rows: NDArray[np.intp], anchors: NDArray[np.intp]) ->
     share = common / np.maximum(below.extent[:, :2].prod(axis=1), 1e-9)
     level = np.abs(below.low[:, 2] - above.low[:, 2]) < _FLOOR_M
     lower = below.high[:, 2] < above.high[:, 2] - _CLEAR_M
-    found: F64 = np.where((share > _COVERED) & level & lower, share, 0.0)
-    return found
+    return np.asarray(np.where((share > _COVERED) & level & lower, share, 0.0))
 
 
 def _door_state(leaf: F64, frames: F64, points_m: F64) -> str | None:
@@ -207,12 +196,11 @@ def _door_state(leaf: F64, frames: F64, points_m: F64) -> str | None:
         turn = _along(leaf) - _along(frames[int(apart.argmin())])
         turn = abs((turn + np.pi / 2) % np.pi - np.pi / 2)
         return "open" if turn > _OPEN_RAD else "closed"
-    in_wall = _in_wall(leaf, points_m)
-    return None if in_wall is None else "closed" if in_wall else "open"
+    return _state_in_wall(leaf, points_m)
 
 
-def _in_wall(leaf: F64, points_m: F64) -> bool | None:
-    """Whether a wall continues in the plane of an upright (9,) leaf beyond both ends; None: leaf not mapped."""
+def _state_in_wall(leaf: F64, points_m: F64) -> str | None:
+    """Closed: a wall continues in the plane of an upright (9,) leaf beyond both ends; None: leaf not mapped."""
     x, y = _turned(points_m[:, :2] - leaf[:2], _along(leaf)).T
     z = points_m[:, 2] - (leaf[2] - leaf[5] / 2)
     half, (low, high) = max(leaf[3], leaf[4]) / 2, _LEVELS_M
@@ -226,7 +214,8 @@ def _in_wall(leaf: F64, points_m: F64) -> bool | None:
     if share(-half, half) < _WALL_SHARE:
         return None
     near_m, far_m = half + _BESIDE_M[0], half + _BESIDE_M[1]
-    return share(near_m, far_m) >= _WALL_SHARE and share(-far_m, -near_m) >= _WALL_SHARE
+    goes_on = share(near_m, far_m) >= _WALL_SHARE and share(-far_m, -near_m) >= _WALL_SHARE
+    return "closed" if goes_on else "open"
 
 
 def _fronts(boxes: F64, labels: Sequence[str]) -> F64:
@@ -269,15 +258,8 @@ def _leaf_before(box: F64, axis: int, depth_m: F64, across: F64, up: F64) -> boo
     """Whether an upright surface, half as high as the object, extends from its front like a leaf."""
     low, high = _LEAF_M
     there = (depth_m >= low) & (depth_m < high) & (across > 0) & (across < 1) & (up > _FOOT) & (up < 1)
-    bins = np.stack(
-        [
-            (depth_m[there] - low) / _CELL_M,
-            across[there] * float(box[4 - axis]) / _CELL_M,
-            (up[there] - _FOOT) * float(box[5]) / _CELL_M,
-        ],
-        axis=1,
-    ).astype(np.int64)
-    cells = np.unique(bins, axis=0)
+    places_m = depth_m - low, across * float(box[4 - axis]), (up - _FOOT) * float(box[5])
+    cells = np.unique((np.stack(places_m, axis=1)[there] / _CELL_M).astype(np.int64), axis=0)
     columns, heights = np.unique(cells[:, :2], axis=0, return_counts=True)
     upright = columns[heights * _CELL_M >= _LEAF_HEIGHT * (1.0 - _FOOT) * float(box[5])]
     return len(np.unique(upright[:, 0])) == round((high - low) / _CELL_M)
@@ -304,8 +286,7 @@ def _folding(box: F64) -> str:
 def _turned(xy_m: F64, yaw_rad: float) -> F64:
     """(K, 2) positions along and across ``yaw_rad``."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
-    turned: F64 = xy_m @ np.array([[c, -s], [s, c]])
-    return turned
+    return np.asarray(xy_m @ np.array([[c, -s], [s, c]]))
 
 
 def _along(box: F64) -> float:
