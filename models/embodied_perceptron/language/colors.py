@@ -36,6 +36,16 @@ _HUES = {
 }  # fmt: skip
 _DARK_ORANGE, _PALE_RED = 0.55, 0.72  # lightness in Oklab: darker orange is brown, lighter red is pink
 _COMMON = 0.5  # power of the frequency of a name: rooms differ in their colours
+_TO_CONES = np.array(
+    [[0.41222147, 0.53633254, 0.05144599], [0.2119035, 0.68069954, 0.10739696], [0.08830246, 0.28171884, 0.6299787]]
+)
+_CONES_TO_OKLAB = np.array(
+    [
+        [0.21045426, 0.79361778, -0.00407205],
+        [1.97799849, -2.42859221, 0.45059371],
+        [0.02590404, 0.78277177, -0.80867577],
+    ]
+)
 _TAIL = 4.0  # degrees of freedom: saturated colours lie far from the mean of their name
 
 
@@ -47,20 +57,13 @@ def mean_colors(snapshot: VoxelSnapshot, boxes: F64) -> F64:
     if len(boxes) == 0 or len(snapshot) == 0:
         return np.full((len(boxes), 3), np.nan)
     order = np.argsort(boxes[:, 3:6].prod(axis=1), kind="stable")
-    reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + snapshot.voxel_size_m
+    boxes, size_m = boxes[order], snapshot.voxel_size_m
+    reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + size_m
     x = snapshot.coords[:, 0]  # sorted by x first: only a slab can lie in a box
-    first = np.searchsorted(x, np.floor((boxes[:, 0] - reach) / snapshot.voxel_size_m), side="left")
-    last = np.searchsorted(x, np.ceil((boxes[:, 0] + reach) / snapshot.voxel_size_m), side="right")
-    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
-    rows = np.stack([first, last], axis=1).astype(np.int64)
-    sums: F64 = _sum_in_slabs(
-        snapshot.mean_point_m,
-        snapshot.mean_color,
-        rows[order],
-        boxes[order, :3],
-        box_rotations(boxes)[order],
-        half[order],
-    )
+    first = np.searchsorted(x, np.floor((boxes[:, 0] - reach) / size_m), side="left")
+    last = np.searchsorted(x, np.ceil((boxes[:, 0] + reach) / size_m), side="right")
+    rows, center, half = np.stack([first, last], axis=1), boxes[:, :3].copy(), boxes[:, 3:6] / 2 + size_m / 2
+    sums = _sum_in_slabs(snapshot.mean_point_m, snapshot.mean_color, rows, center, box_rotations(boxes), half)
     colors = np.full((len(boxes), 3), np.nan)
     enough = sums[:, 3] >= _LEAST_VOXELS
     colors[order[enough]] = sums[enough, :3] / sums[enough, 3:]
@@ -69,12 +72,7 @@ def mean_colors(snapshot: VoxelSnapshot, boxes: F64) -> F64:
 
 @njit(cache=True)
 def _sum_in_slabs(
-    points: NDArray[np.float32],
-    colors: NDArray[np.uint8],
-    slabs: NDArray[np.int64],
-    center: F64,
-    R: F64,
-    half: F64,
+    points: NDArray[np.float32], colors: NDArray[np.uint8], slabs: NDArray[np.int64], center: F64, R: F64, half: F64
 ) -> F64:
     """(B, 4) sums of red, green, blue and count; a voxel counts for the first box that contains it."""
     out = np.zeros((len(center), 4))
@@ -83,26 +81,17 @@ def _sum_in_slabs(
         for row in range(slabs[b, 0], slabs[b, 1]):
             if taken[row]:
                 continue
+            x, y, z = points[row, 0] - center[b, 0], points[row, 1] - center[b, 1], points[row, 2] - center[b, 2]
             inside = True
             for axis in range(3):
-                local = 0.0
-                for k in range(3):
-                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
-                if abs(local) > half[b, axis]:
-                    inside = False
-                    break
+                local = x * R[b, 0, axis] + y * R[b, 1, axis] + z * R[b, 2, axis]
+                inside = inside and abs(local) <= half[b, axis]
             if inside:
                 taken[row] = True
+                out[b, 3] += 1.0
                 for channel in range(3):
                     out[b, channel] += colors[row, channel]
-                out[b, 3] += 1.0
     return out
-
-
-def to_linear(rgb: F64) -> F64:
-    """sRGB in 0..255 -> linear light in 0..1."""
-    c = rgb / 255.0
-    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
 
 
 def linear_to_lab(linear: F64) -> F64:
@@ -120,7 +109,8 @@ def scene_lab(rgb: NDArray[np.generic]) -> F64:
 
 def scene_linear(rgb: NDArray[np.generic]) -> F64:
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, 3) linear RGB under usual light."""
-    linear = to_linear(np.asarray(rgb, dtype=np.float64))
+    c = np.asarray(rgb, dtype=np.float64) / 255.0
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     known = linear[np.isfinite(linear).all(axis=1)]
     if len(known) == 0:
         return np.full(linear.shape, np.nan)
@@ -163,11 +153,10 @@ def color_likelihood(colors: F64, name: str) -> F64:
     return sigmoid((own - _NAME_PROBABILITY) / 0.04) * sigmoid((share - _NAME_SHARE) / 0.05)
 
 
-def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> F64:
-    """:func:`color_scores` of (N, 3) colours for all K names, (N, K); of R ``rows`` of them alone, (R, K)."""
+def _name_probabilities(rgb: NDArray[np.generic]) -> F64:
+    """:func:`color_scores` of (N, 3) colours for all K names, (N, K)."""
     names, mean, inverse, peak = _distributions()
     linear = scene_linear(rgb)
-    linear = linear if rows is None else linear[rows]
     d = linear_to_lab(linear)[:, None] - mean[None]
     distance2 = ((d[:, :, None] @ inverse)[:, :, 0] * d).sum(axis=2)
     density = peak * (1.0 + distance2 / _TAIL) ** (-0.5 * (_TAIL + 3.0))
@@ -178,36 +167,21 @@ def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None 
 
 def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
     """(N, 3) linear RGB -> (N, K) probability of each name by hue, and (N,) weight of the hue; NaN stays NaN."""
-    to_cone = np.array(
-        [
-            [0.41222147, 0.53633254, 0.05144599],
-            [0.21190350, 0.68069954, 0.10739696],
-            [0.08830246, 0.28171884, 0.62997870],
-        ]
-    )
-    to_lab = np.array(
-        [
-            [0.21045426, 0.79361778, -0.00407205],
-            [1.97799849, -2.42859221, 0.45059371],
-            [0.02590404, 0.78277177, -0.80867577],
-        ]
-    )
-    lab = np.cbrt(linear @ to_cone.T) @ to_lab.T
+    lab = np.cbrt(linear @ _TO_CONES.T) @ _CONES_TO_OKLAB.T
     lightness, chroma = lab[:, 0], np.hypot(lab[:, 1], lab[:, 2])
     hue = np.degrees(np.arctan2(lab[:, 2], lab[:, 1]))
     weights = {}
     for other, (center, width) in _HUES.items():
         apart = (hue - center + 180.0) % 360.0 - 180.0
         weights[other] = np.exp(-0.5 * (apart / width) ** 2) + 1e-6
-    dark = 1.0 / (1.0 + np.exp((lightness - _DARK_ORANGE) / 0.03))
-    pale = 1.0 / (1.0 + np.exp((_PALE_RED - lightness) / 0.03))
+    dark, pale = sigmoid((_DARK_ORANGE - lightness) / 0.03), sigmoid((lightness - _PALE_RED) / 0.03)
     weights["brown"], weights["orange"] = weights["orange"] * dark, weights["orange"] * (1.0 - dark)
     weights["pink"] = weights["pink"] * (0.3 + 0.7 * pale) + weights["red"] * pale
     weights["red"] = weights["red"] * (1.0 - 0.9 * pale)
     total = np.sum(list(weights.values()), axis=0)
-    share = 1.0 / (1.0 + np.exp(np.clip((_VIVID - chroma) / _VIVID_SOFT, -50.0, 50.0)))
     none = np.zeros(len(linear))
-    return np.stack([weights.get(name, none) / total for name in names], axis=1), np.asarray(share)
+    vivid = np.stack([weights.get(name, none) / total for name in names], axis=1)
+    return vivid, sigmoid((chroma - _VIVID) / _VIVID_SOFT)
 
 
 def same_color(rgb: NDArray[np.generic], rows: NDArray[np.intp]) -> F64:
@@ -221,6 +195,6 @@ def color_names(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) 
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the colour name of each, or of each of
     ``rows``; empty where not measured."""
     names = _distributions()[0]
-    table = _name_probabilities(rgb, rows)
-    best = np.where(np.isnan(table).any(axis=1), -1, table.argmax(axis=1))
-    return ["" if k < 0 else names[k] for k in best.tolist()]
+    table = _name_probabilities(rgb)
+    table = table if rows is None else table[rows]
+    return ["" if np.isnan(row).any() else names[row.argmax()] for row in table]
