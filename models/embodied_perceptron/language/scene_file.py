@@ -43,38 +43,33 @@ class DetectedScene:
     viewpoint: NDArray[np.float64] | None
     fronts: tuple[FrontSource, ...]
 
-    def ground(self, text: str, reader: MeaningReader | None = None) -> Grounding:
+    def ground(self, text: str | Query, reader: MeaningReader | None = None) -> Grounding:
         """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely.
 
         ``reader``: None = the embedded one.
         """
-        own = all(o.label in VOCABULARY for o in self.objects)
-        vocabulary = VOCABULARY if own else None
-        query = Query(text).parsed({o.label for o in self.objects}, reader)
+        labels = {o.label for o in self.objects}
+        query = Query.of(text).parsed(labels, reader)
+        vocabulary = VOCABULARY if labels.issubset(VOCABULARY) else None
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
-    def meaning(self, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
-        """The meaning of a sentence as JSON values; without fields at their default."""
-        meaning = Query(text).parsed({o.label for o in self.objects}, reader).meaning
-        return {} if meaning is None else meaning_to_json(meaning)
+    def answer(
+        self, scene: str, text: str, reader: MeaningReader | None = None, explain: bool = False
+    ) -> dict[str, Any]:
+        """One entry of the answers file; for NOT_FOUND with the closest boxes. ``reader`` as in :meth:`ground`.
 
-    def answer(self, scene: str, text: str, reader: MeaningReader | None = None) -> dict[str, Any]:
-        """One entry of the answers file; for NOT_FOUND with the closest boxes. ``reader`` as in :meth:`ground`."""
-        grounding = self.ground(text, reader)
+        ``explain``: add the meaning of the sentence, without fields at their default.
+        """
+        query = Query(text).parsed({o.label for o in self.objects}, reader)
+        grounding = self.ground(query)
         boxes = []
         for candidate in grounding.choice:
             found = self.detections[candidate.id - 1]
-            boxes.append(
-                {
-                    "center": found["center"],
-                    "size": found["size"],
-                    "category": found["category"],
-                    "score": round(candidate.score, 4),
-                }
-            )
-        return {
+            box = {key: found[key] for key in ("center", "size", "category")}
+            boxes.append(box | {"score": round(candidate.score, 4)})
+        entry: dict[str, Any] = {
             "scene": scene,
             "text": text,
             "status": grounding.status.name,
@@ -84,6 +79,9 @@ class DetectedScene:
             "tagged": grounding.tagged_text,
             "ms": round(grounding.latency_ms, 3),
         }
+        if explain:
+            entry["meaning"] = {} if query.meaning is None else meaning_to_json(query.meaning)
+        return entry
 
 
 def detected_scene(name: str, scene: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> DetectedScene:
@@ -132,10 +130,6 @@ def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:
     return array
 
 
-def _kind_of(data: object) -> str:
-    return f"this is a {'list' if isinstance(data, list) else type(data).__name__}, {data!r:.60}"
-
-
 def answer_file(
     data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -149,15 +143,15 @@ def answer_file(
     whole: Mapping[str, Any] = data if isinstance(data, dict) else {}
     scenes, queries = whole.get("scenes"), whole.get("queries")
     if not isinstance(scenes, dict) or not isinstance(queries, list):
-        held = f"the object has {', '.join(map(repr, whole)) or 'no keys'}" if whole is data else _kind_of(data)
+        held = f"the object has {', '.join(map(repr, whole)) or 'no keys'}"
+        if whole is not data:
+            held = f"this is a {type(data).__name__}, {data!r:.60}"
         raise ValueError(f"a scenes file is an object with 'scenes' (an object) and 'queries' (a list); {held}")
     known = {name: detected_scene(name, scene) for name, scene in scenes.items()}
     answers = []
     for i, query in enumerate(queries):
         if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
             raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
-        scene, text = known[query["scene"]], query.get("text", "")
-        meaning = {"meaning": scene.meaning(text, reader)} if explain else {}
-        answers.append(scene.answer(query["scene"], text, reader) | meaning)
+        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", ""), reader, explain))
         progress(i + 1, len(queries))
     return {"answers": answers}
