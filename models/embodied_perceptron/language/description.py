@@ -75,28 +75,21 @@ class Description:
 
 
 def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
-    """Relations on, in and under between boxes (:func:`.object_states.predict_pairs`); at most one per object."""
+    """Relations on, in and under between boxes (:func:`.object_states.predict_pairs`); at most one per object, and none
+    that closes a circle."""
     boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
     pairs = predict_pairs(boxes, [o.label for o in objects])
-    best: dict[int, tuple[int, int]] = {}
-    for i, name, j in pairs:
-        found = RELATIONS.index(name), j
-        best[i] = min(best.get(i, found), found)
-    facts = [Fact(objects[i].id, _SAID[RELATIONS[k]], objects[j].id) for i, (k, j) in sorted(best.items())]
-    return _without_circles(facts)
-
-
-def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:
-    anchor_of: dict[int, int] = {}
-    kept = []
-    for fact in facts:
-        at: int | None = fact.anchor
-        while at is not None and at != fact.subject:
-            at = anchor_of.get(at)
-        if at is None:
-            anchor_of[fact.subject] = fact.anchor
-            kept.append(fact)
-    return tuple(kept)
+    first: dict[int, tuple[int, int]] = {}
+    for i, k, j in sorted((i, RELATIONS.index(name), j) for i, name, j in pairs):
+        first.setdefault(i, (k, j))
+    kept: dict[int, Fact] = {}  # by subject
+    for i, (k, j) in first.items():
+        subject, at = objects[i].id, objects[j].id
+        while at in kept and at != subject:
+            at = kept[at].anchor
+        if at != subject:  # no circle
+            kept[subject] = Fact(subject, _SAID[RELATIONS[k]], objects[j].id)
+    return tuple(kept.values())
 
 
 def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Description:

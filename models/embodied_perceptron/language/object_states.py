@@ -30,8 +30,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.relations import Pairs, SceneGeometry, front_probabilities
 from embodied_perceptron.results import SceneObject, VoxelSnapshot
 
-_CARRIED = {"ontop": "on", "inside": "in"}  # name in labels -> relation of sentences
-RELATIONS = (*_CARRIED, "under")
+RELATIONS = ("ontop", "inside", "under")  # names in labels
 _DOORS, _CONTAINERS, _CLOTH = ("open", "closed"), ("filled", "empty"), ("folded", "unfolded")
 _CUPBOARDS = (
     "cabinet", "kitchen cabinet", "bathroom cabinet", "cupboard", "closet", "wardrobe", "dresser", "commode", "stand",
@@ -53,7 +52,6 @@ _LOW_BOARD_M = 0.25  # above the floor: below any seat or mattress
 _RESTING = 0.8
 _RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
 _LEAST_BEARER = 0.25  # least footprint of an anchor as a share: a plant is wider than its stand
-_DOOR, _FRAME = "door", "doorframe"
 _FRAME_REACH_M = 1.0  # most distance of the middles of leaf and frame
 _OPEN_RAD = np.radians(9.0)  # a tenth of a door's range, from which labels call it open
 _LEVELS_M = (0.4, 1.9)  # heights above a leaf's foot, between skirting and lintel
@@ -101,7 +99,7 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
     holding = {b for _, relation, b in pairs if relation == "inside"}
     states: dict[int, str] = {}
     fronts = _fronts(boxes, labels)
-    frames = boxes[[name == _FRAME for name in labels]]
+    frames = boxes[[name == "doorframe" for name in labels]]
     points = points[points[:, 0].argsort()]
     for row, label in enumerate(labels):
         kinds = STATES_OF.get(label)
@@ -151,8 +149,8 @@ def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
 
     i, j = usable(geometry.bounds)
     pairs = Pairs(geometry, i, j)
-    ontop, inside = (pairs.scores(_CARRIED[name]) for name in ("ontop", "inside"))
-    ontop = ontop * (geometry.low[i, 2] - geometry.high[j, 2] <= _RESTS_M)
+    inside = pairs.scores("in")
+    ontop = pairs.scores("on") * (geometry.low[i, 2] - geometry.high[j, 2] <= _RESTS_M)
     rise = geometry.low[i, 2] - geometry.low[j, 2]
     on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
     # below the top of the box (headboard, back rest); scores less than resting plainly on another object

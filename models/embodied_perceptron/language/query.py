@@ -10,7 +10,7 @@ import re
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -214,43 +214,17 @@ def check_no_kind(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class NamedQuery:
-    """A query whose user names are replaced by made-up words, and ``objects`` labelled with these words.
+    """A query whose user names are replaced by made-up words.
 
     Attributes:
-        names: made-up word -> the name that it replaces, and whether "the" was put before the word.
-        starts: (characters of the text read + 1) where each is in the text asked; a replaced name is in one place.
-        ends: the same of the character before, behind its end.
-        labels: of the named objects, by id.
+        query: with these words.
+        objects: labelled with them.
+        restored: gives an answer the user's names back.
     """
 
     query: Query
     objects: tuple[SceneObject, ...]
-    asked: Query
-    names: Mapping[str, tuple[str, bool]]
-    starts: Sequence[int]
-    ends: Sequence[int]
-    labels: Mapping[int, str]
-
-    def restored(self, answer: Grounding) -> Grounding:
-        """Return the answer with the user's names."""
-
-        def renamed(text: str) -> str:
-            for word, (name, added) in self.names.items():
-                article, shown = r"(?:\bthe )?" if added else "", name.replace("\\", r"\\")
-                text = re.sub(rf"{article}(<p>)?{word}(?:es|s)?", rf"\g<1>{shown}", text)
-            return text
-
-        phrases = []
-        for phrase in answer.phrases:
-            start, end = self.starts[phrase.start], self.ends[phrase.end]
-            phrases.append(replace(phrase, text=self.asked.text[start:end], start=start, end=end))
-        return replace(
-            relabelled(answer, lambda o: self.labels.get(o.id, o.label)),
-            text=printable_query(self.asked.text),
-            reason=renamed(answer.reason),
-            tagged_text=renamed(answer.tagged_text),
-            phrases=tuple(phrases),
-        )
+    restored: Callable[[Grounding], Grounding]
 
 
 def relabelled(answer: Grounding, label_of: Callable[[SceneObject], str]) -> Grounding:
@@ -276,8 +250,9 @@ def with_user_names(query: Query, objects: Sequence[SceneObject]) -> NamedQuery 
     if not named or query.meaning is not None or query_problem(query.text):
         return None
     pattern = re.compile("|".join(f"({_pattern(o.user_name)})" for o in named), re.IGNORECASE)
-    text, done, starts, ends = "", 0, list[int](), [0]
-    names: dict[str, tuple[str, bool]] = {}
+    text, done = "", 0
+    starts, ends = list[int](), [0]  # in the query, of each character of the text and of the one before
+    names: dict[str, tuple[str, bool]] = {}  # made-up word -> name, and whether "the" was added
     labels: dict[int, str] = {}
     for match in pattern.finditer(query.text):
         (first, last), found = match.span(), named[(match.lastindex or 1) - 1]
@@ -296,8 +271,28 @@ def with_user_names(query: Query, objects: Sequence[SceneObject]) -> NamedQuery 
         return None
     starts += range(done, len(query.text) + 1)
     ends += range(done + 1, len(query.text) + 1)
-    renamed = tuple(replace(o, label=name_word(o.id)) if o.id in labels else o for o in objects)
-    return NamedQuery(replace(query, text=text), renamed, query, names, starts, ends, labels)
+
+    def renamed(said: str) -> str:
+        for word, (name, added) in names.items():
+            article, shown = r"(?:\bthe )?" if added else "", name.replace("\\", r"\\")
+            said = re.sub(rf"{article}(<p>)?{word}(?:es|s)?", rf"\g<1>{shown}", said)
+        return said
+
+    def as_asked(phrase: GroundedPhrase) -> GroundedPhrase:
+        start, end = starts[phrase.start], ends[phrase.end]
+        return replace(phrase, text=query.text[start:end], start=start, end=end)
+
+    def restored(answer: Grounding) -> Grounding:
+        return replace(
+            relabelled(answer, lambda o: labels.get(o.id, o.label)),
+            text=printable_query(query.text),
+            reason=renamed(answer.reason),
+            tagged_text=renamed(answer.tagged_text),
+            phrases=tuple(map(as_asked, answer.phrases)),
+        )
+
+    of_words = tuple(replace(o, label=name_word(o.id)) if o.id in labels else o for o in objects)
+    return NamedQuery(replace(query, text=text), of_words, restored)
 
 
 def _pattern(name: str) -> str:

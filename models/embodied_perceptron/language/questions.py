@@ -36,11 +36,6 @@ _ASK = rf"(?:what{_IS}|tell\s+me|say|give\s+me|do\s+you\s+know|can\s+you\s+tell\
 _MORE = r"(?:\w+er|more\s+\w+|less\s+\w+|(?:closer|nearer|further|farther)\s+(?:to|from)\s+.+?)"
 
 
-def _few_spaces(pattern: str) -> str:
-    """Bound runs of white space: a match of hostile text must not take quadratic time in each of its parts."""
-    return pattern.replace(r"\s+", r"\s{1,3}").replace(r"\s*", r"\s{0,3}")
-
-
 _PATTERNS: tuple[tuple[Attribute, str], ...] = (
         ("distance", rf"{_ASK}\s+the\s+distance\s+(?:between|from|of)\s+{_NOUN}\s+(?:and|to|from)\s+{_OTHER}"),
         ("distance", rf"how\s+(?:far|close|near)(?:\s+away|\s+apart)?{_IS}\s+{_NOUN}(?:\s+away)?"
@@ -62,9 +57,11 @@ _PATTERNS: tuple[tuple[Attribute, str], ...] = (
           for name, word in _OF.items()),
         *((name, rf"how\s+(?:{word}){_IS}\s+{_NOUN}") for name, word in _HOW.items()),
 )  # fmt: skip
+# runs of white space are bounded: a match of hostile text must not take quadratic time in each of its parts
+_FEW_SPACES = ((asked, p.replace(r"\s+", r"\s{1,3}").replace(r"\s*", r"\s{0,3}")) for asked, p in _PATTERNS)
 _QUESTIONS = tuple(
-    (asked, re.compile(rf"(?:(?:please|so|and|robot|hey)\W{{1,3}}){{0,3}}(?:{_few_spaces(pattern)})", re.IGNORECASE))
-    for asked, pattern in _PATTERNS
+    (asked, re.compile(rf"(?:(?:please|so|and|robot|hey)\W{{1,3}}){{0,3}}(?:{pattern})", re.IGNORECASE))
+    for asked, pattern in _FEW_SPACES
 )
 _SPEAKER = frozenset(("me", "us", "you", "here", "the robot", "yourself"))
 _RIGHT_ON = (
