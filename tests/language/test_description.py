@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -36,6 +37,18 @@ def test_geometry_decides_on_in_and_under():
         Fact(6, "under", 3),
         Fact(8, "in", 7),
     }
+
+
+@pytest.mark.parametrize("yaw_rad", [0.0, 0.4, 0.75, -0.6])
+def test_relations_do_not_depend_on_the_yaw_of_the_map(yaw_rad):
+    beside = thing(9, "bag", (0.3, 0.55, 0.2), (0.3, 0.2, 0.4))  # a long side of the table is at 0.4
+    objects = [TABLE, LAPTOP, BIN, beside, CABINET, BOX]
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    turned = [dataclasses.replace(o, box=o.box.copy()) for o in objects]
+    for o in turned:
+        o.box[:2] = np.array([[c, -s], [s, c]]) @ o.box[:2]
+        o.box[6] += yaw_rad
+    assert set(decide_relations(turned)) == {Fact(4, "on", 3), Fact(6, "under", 3), Fact(8, "in", 7)}
 
 
 def test_apart_from_each_other_nothing_is_related():

@@ -442,8 +442,7 @@ class EndpointReader:
             raise self._late()
         if not self._free.acquire(blocking=False):
             raise EndpointError(f"{_MAX_CALLS} requests to the endpoint still wait")
-        client = http.client
-        kind = client.HTTPSConnection if self._url.scheme == "https" else client.HTTPConnection
+        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=left_s)
 
         def call() -> tuple[int, bytes]:

@@ -142,12 +142,9 @@ def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     area = geometry.extent[:, :2].prod(axis=1)
     legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # "coffee table" is a table
 
-    def usable(bounds: Bounds) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        i, j = bounds.pairs_within(bounds, 0.0)  # scores of boxes side by side are below MIN_SCORE
-        wanted = (things & ~fixed)[i] & things[j] & (i != j) & (area[j] >= _LEAST_BEARER * area[i])
-        return i[wanted], j[wanted]
-
-    i, j = usable(geometry.bounds)
+    i, j = geometry.bounds.pairs_within(geometry.bounds, 0.0)  # scores of boxes side by side are below MIN_SCORE
+    wanted = (things & ~fixed)[i] & things[j] & (i != j) & (area[j] >= _LEAST_BEARER * area[i])
+    i, j = i[wanted], j[wanted]
     pairs = Pairs(geometry, i, j)
     inside = pairs.scores("in")
     ontop = pairs.scores("on") * (geometry.low[i, 2] - geometry.high[j, 2] <= _RESTS_M)
@@ -162,10 +159,8 @@ def predict_pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     size = geometry.volume[j]
     found = _best("inside", i, j, np.where(within, inside, 0.0), size)
     found |= _best("ontop", i, j, np.where(within, 0.0, ontop), size)
-    bounds = Bounds.of(boxes)
-    i, j = usable(bounds)
     i, j = i[legged[j]], j[legged[j]]
-    share = _under(bounds, i, j)
+    share = _under(geometry.bounds, i, j)
     return found | _best("under", i, j, share, -share)
 
 
