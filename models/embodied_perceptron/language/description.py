@@ -121,10 +121,10 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
         carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
     for anchor in things:
         for relation in _SAID.values():
-            parts = _alike(carried.get((anchor.id, relation), []))
-            separators = [": ", *[", "] * (len(parts) - 2), " and "]
-            listed = [part for k, group in enumerate(parts) for part in (separators[k], (group, False))]
-            if parts:
+            if (anchor.id, relation) in carried:
+                parts = _alike(carried[anchor.id, relation])
+                separators = [": ", *[", "] * (len(parts) - 2), " and "]
+                listed = [part for k, group in enumerate(parts) for part in (separators[k], (group, False))]
                 sentences.append([f"{relation.capitalize()} ", ([anchor], True), *listed])
     return _written(sentences, facts, form)
 

@@ -251,7 +251,8 @@ def with_user_names(query: Query, objects: Sequence[SceneObject]) -> NamedQuery 
         return None
     pattern = re.compile("|".join(f"({_pattern(o.user_name)})" for o in named), re.IGNORECASE)
     text, done = "", 0
-    starts, ends = list[int](), [0]  # in the query, of each character of the text and of the one before
+    # where each character of the text begins in the query, and where the one before it ends; a name is one place
+    starts, ends = list[int](), [0]
     names: dict[str, tuple[str, bool]] = {}  # made-up word -> name, and whether "the" was added
     labels: dict[int, str] = {}
     for match in pattern.finditer(query.text):
