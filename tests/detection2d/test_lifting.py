@@ -53,6 +53,18 @@ def test_a_cup_on_a_table_is_lifted_without_the_table(masks):
     assert PRIORS.log_plausibility("cup", things["cup"].box, 0.0) == 0.0
 
 
+@pytest.mark.parametrize("shift_px", [0.0, 6.0])
+def test_what_a_small_object_stands_on_is_not_among_its_other_points(shift_px):
+    """Views from one side have the same part of a table in their 2-D boxes, most of all where these are displaced."""
+    frame, found = seen()
+    cup = found.labels.index("cup")
+    boxes = found.boxes_px[[cup]] + [shift_px, 0.0, shift_px, 0.0]
+    found, _ = accept_detections("front", 3, boxes, np.array([0.9]), ["cup"], (K.width, K.height))
+    things, _ = lifted_by_name(frame, found)
+    assert len(things["cup"].points_m) >= 10
+    assert (things["cup"].around_m[:, 2] > 0.745).all()
+
+
 @pytest.mark.parametrize("masks", [False, True])
 def test_a_table_is_lifted_without_floor_and_walls(masks):
     frame, found = seen(masks=masks)

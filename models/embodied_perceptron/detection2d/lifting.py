@@ -245,7 +245,8 @@ class LiftedDetection:
         cut: the 2-D box reaches the image border.
         row: index among the image's detections.
         box_px: (4,) of the detection.
-        around_m: (L, 3) other points in the box at a possible height.
+        around_m: (L, 3) other points in the box that may be of it: at a possible height, without what a small object
+            stands on.
         sides_known: (4,) True for sides of the 2-D box that do not reach the image border.
         fill: share of the 2-D box that the foreground spans.
     """
@@ -413,7 +414,9 @@ def foreground(
     floor_z_m: float,
     prior: ClassPrior | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of the points of the detected object, and of other points at a plausible height.
+    """Return rows of the points of the detected object, and of other points that may be of it.
+
+    These are at a plausible height, and not of the surface that a small object stands on.
 
     Args:
         inner: surface within the box.
@@ -448,8 +451,7 @@ def foreground(
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
         rows = rows[np.linalg.norm(points - center, axis=1) <= reach]
-    others = np.zeros(len(inner), dtype=bool)
-    others[possible] = True
+    others = keep.copy()
     others[rows] = False
     return rows, np.flatnonzero(others)
 
