@@ -120,6 +120,29 @@ def test_two_cups_side_by_side_stay_two():
     assert len(find_candidates(some)) == 2
 
 
+def rim(shift_m, seed):
+    """A detection of the part of the cup's rim that far from its middle."""
+    return detection(CUP_BOX[:3] + np.array([0.0, shift_m, 0.04]), size=0.02, seed=seed)
+
+
+@pytest.mark.parametrize(("shift_m", "in_one_image", "count"), [(0.03, False, 1), (0.03, True, 2), (0.05, False, 2)])
+def test_parts_of_one_name_that_intersect_are_one_object_unless_an_image_shows_both(shift_m, in_one_image, count):
+    """Depth that is not registered to colour displaces the surface, to another side in each view."""
+    lists = [[rim(shift_m, seed=i)] for i in range(3)] + [[rim(-shift_m, seed=i)] for i in (3, 4)]
+    if in_one_image:
+        lists[0].append(rim(-shift_m, seed=5))
+    found = find_candidates(views(*lists))
+    assert len(found) == count
+    assert sum(c.reported["any"]["cup"][0] for c in found) == 5 + in_one_image
+
+
+def test_two_cups_that_one_image_shows_stay_two_although_a_part_lies_between():
+    lists = [[rim(0.03, seed=i), rim(-0.03, seed=i + 9)] for i in range(3)]
+    lists += [[rim(0.0, seed=i)] for i in (5, 6)]
+    found = find_candidates(views(*lists))
+    assert sorted(c.reported["any"]["cup"][0] for c in found) == [3, 5]
+
+
 def test_a_cup_is_no_part_of_its_table():
     rng = np.random.default_rng(0)
     top = np.stack([rng.uniform(0.2, 1.0, 900), rng.uniform(-0.7, 0.7, 900), rng.uniform(0.72, 0.74, 900)], axis=1)

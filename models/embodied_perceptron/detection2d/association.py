@@ -32,6 +32,7 @@ from embodied_perceptron.geometry.suppression import (
     LIFTED_OTHER_NAME_AFFINITY,
     LIFTED_OTHER_NAME_SIZE,
     are_layered,
+    fragment_pairs,
 )
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -334,6 +335,8 @@ def find_candidates(
     of = np.array(items.of, dtype=np.int64).reshape(-1, 2)
     found = group_detections(cache.sighted(items, views), of, items.name)
     groups = [g for g in found if len(g) > 1 or _suffices(items.lifted[g[0]])]
+    candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
+    groups = _join_fragments(items, groups, candidates)
     groups.sort(key=lambda rows: -float(items.score[rows].sum()))
     candidates = [cache.candidate(items, rows, views, yaw_rad) for rows in groups]
     return [cache.candidate(items, rows, views, yaw_rad) for rows in _join_names(items, groups, candidates)]
@@ -343,6 +346,25 @@ def _suffices(single: LiftedDetection) -> bool:
     """True when one detection is a candidate: of a high score, not cut by the image border, and its surface fills its
     2-D box. Otherwise something in front of the object may have been lifted."""
     return single.score >= _ONE_VIEW_SCORE and not single.cut and single.fill >= _ONE_VIEW_FILL
+
+
+def _join_fragments(
+    items: _Items, groups: Sequence[NDArray[np.int64]], candidates: Sequence[Candidate]
+) -> list[NDArray[np.int64]]:
+    """Join groups of one name whose boxes intersect and that no detector reports as two boxes of one image.
+
+    View consensus separates them where views see different sides of an object, or where depth and colour of the images
+    do not fit together, so that the surface of one view is beside the 2-D box of another.
+    """
+    joined: dict[int, NDArray[np.int64]] = dict(enumerate(groups))
+    at = list(range(len(groups)))  # the joined group of each group
+    boxes = np.array([c.box for c in candidates]).reshape(-1, 9)
+    for i, j in fragment_pairs(boxes, [items.lifted[rows[0]].label for rows in groups]):
+        a, b = min(at[i], at[j]), max(at[i], at[j])
+        if a != b and not _reported_apart(items, joined[a], joined[b]):
+            joined[a] = np.sort(np.concatenate([joined[a], joined.pop(b)]))
+            at = [a if number == b else number for number in at]
+    return list(joined.values())
 
 
 def _join_names(
@@ -417,7 +439,9 @@ class FitCache:
         """Make a candidate of a group; the key is the identity of its detections, which the entry keeps alive."""
         members, of = [items.lifted[r] for r in rows.tolist()], tuple(items.of[r] for r in rows.tolist())
         key = (round(yaw_rad * 1e3), *map(id, members))
-        known = self._last.get(key) or (members, _fit(members, [views[v] for v, _ in of], yaw_rad))
+        known = self._now.get(key) or self._last.get(key)
+        if known is None:
+            known = members, _fit(members, [views[v] for v, _ in of], yaw_rad)
         self._now[key] = known
         return replace(known[1], members=of)
 

@@ -58,6 +58,7 @@ LIFTED_OTHER_NAME_SIZE = 0.4  # least ratio of sizes: a cup is not part of its t
 LIFTED_ONE_BOX_IOU = 0.6  # 2-D boxes of two names in one image that are of one object
 SHAPE_SHARE = 0.5  # share of an object's points in a shape of the map
 _LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside for one name, of equal objects
+_LIFTED_ONE_NAME_IOU = 0.1  # of one name, where no image shows two: objects of one class do not intersect
 _FUSED_SAME_NAME_IOU, _FUSED_OTHER_NAME_IOU = 0.15, 0.25  # a box of the network and a lifted one
 _FUSED_PART_SHARE, _FUSED_PART_RATIO = 0.4, 0.05  # for one name: share inside the other, and ratio of volumes
 _FUSED_INSIDE_SHARE, _FUSED_INSIDE_RATIO = 0.7, 0.25  # the same for two names
@@ -355,6 +356,20 @@ def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
         if not inside and all(iou[i, j] < _LIFTED_ONE_IOU for j in alike):
             kept.append(i)
     return kept
+
+
+def fragment_pairs(boxes: F64, labels: Sequence[str]) -> list[tuple[int, int]]:
+    """Return rows i < j of (N, 9) lifted boxes of one name that intersect, by descending IoU of the thickened boxes.
+
+    They are of one object unless an image shows two.
+    """
+    first, second = touching_pairs(boxes)
+    same = np.array([labels[i] == labels[j] for i, j in zip(first, second, strict=True)], dtype=bool)
+    first, second = first[same], second[same]
+    thick = thickened(boxes)
+    iou, _ = paired_overlaps(thick[first], thick[second])
+    order = [p for p in np.argsort(-iou, kind="stable") if iou[p] >= _LIFTED_ONE_NAME_IOU]
+    return [(int(first[p]), int(second[p])) for p in order]
 
 
 # --------------------------------------------------------------------------------------------------------------------
