@@ -44,6 +44,51 @@ def test_what_lies_straight_ahead_and_what_has_its_back_there(text: str, meant: 
     assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, meant)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("when I sit in the armchair, what is in front of me?", 2),
+        ("What is the telly looking at, across the room?", 7),
+    ],
+)
+def test_what_somebody_sees_who_sits_there_and_what_is_looked_at(text: str, meant: int) -> None:
+    answer = ground_objects(text, lounge(), fronts="boxes", vocabulary=None)
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, meant)
+
+
+def test_of_many_things_beside_another_each_is_unsure() -> None:
+    """Of what stands before a wall of shelves one may be meant; what lies on a table is meant altogether."""
+    shelf = thing(1, "shelf", (0.0, 2.0, 1.0), (4.0, 0.4, 2.0))
+    before = [
+        thing(2 + k, label, (k - 1.5, 1.2, 0.3), (0.4, 0.4, 0.6))
+        for k, label in enumerate(("box", "bin", "cup", "cat"))
+    ]
+    table = thing(6, "table", (0.0, -1.5, 0.4), (2.0, 0.8, 0.8))
+    on_it = [
+        thing(7 + k, label, (0.4 * k - 0.6, -1.5, 0.85), (0.1, 0.1, 0.1))
+        for k, label in enumerate(("jar", "pen", "fork", "key"))
+    ]
+    objects = [shelf, *before, table, *on_it]
+    asked = {
+        text: ground_objects(text, objects, fronts="boxes", vocabulary=None)
+        for text in ("what is in front of the shelf", "what is on the table")
+    }
+    assert [answer.count for answer in asked.values()] == [4, 4]
+    scores = [answer.candidates[0].score for answer in asked.values()]
+    assert scores[0] < 0.5 < scores[1]
+
+
+def test_an_office_chair_faces_its_desk() -> None:
+    objects = [
+        thing(1, "office chair", (0.0, -1.4, 0.45), (0.5, 0.5, 0.9)),
+        thing(2, "desk", (0.0, -2.1, 0.4), (1.2, 0.6, 0.8)),
+        thing(3, "bed", (0.0, 2.0, 0.25), (1.0, 2.0, 0.5)), thing(4, "wardrobe", (-2.0, -2.0, 1.0), (1.0, 0.6, 2.0)),
+        thing(5, "bookshelf", (2.4, 0.0, 0.9), (0.3, 1.2, 1.8)),
+    ]  # fmt: skip
+    answer = ground_objects("what does somebody on the office chair have in front of them?", objects, vocabulary=None)
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 2)
+
+
 def test_boxes_along_the_axes_have_no_front_of_their_own() -> None:
     """A detector that turns no box says nothing about fronts: a radiator at the east wall does not look south."""
     boxes = {

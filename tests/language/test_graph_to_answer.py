@@ -52,6 +52,39 @@ def answer(marked: str, objects: list[SceneObject], colors: list[tuple[int, int,
             "object: cup near(jug[below(lamp[near(bed)])])",
         ),
         ("find: the [fan=t] [is=t.across(a)] [facing=t.across(a)] the [bed=a]", "object: fan facing(bed)"),
+        ("find: the [table=t] the [camera=a] is [looking at=t.front(a)]", "object: table faced(camera)"),
+        (
+            "find: the [cup=t] [between=t.between(a)] the [red=a.colour] [one=a] and the [blue=a.colour] [one=a]",
+            "object: cup between(cup[colour(red)], cup[colour(blue)])",
+        ),
+        (
+            "find: start at the [bed=a] and take the [second=t.rank] [cup=t] you come to",
+            "object: cup closest#2(bed)",
+        ),
+        (
+            "find: go towards the [bed=a] and take the [second=t.rank] [cup=t]",
+            "object: cup nth#2",
+        ),
+        ("contents: look at the [top=a.high] [shelf=a] and say what is there", "contents: anything in(shelf[high])"),
+        ("find: the [flat thing=t] [by=t.near(a)] the [bed=a]", "object: anything near(bed)"),
+        ("find: the [thing with=t] two legs [by=t.near(a)] the [bed=a]", "object: anything near(bed)"),
+        ("find: the [cup=t] that is [two metres=t.amount] from us", "object: cup distance(2m)"),
+        ("find: the [lamp=t] [by=t.near(a)] the [back wall=a]", "object: lamp wall"),
+        ("contents: what hangs [two metres=t.amount] up", "contents: anything measured(elevation, 2m)"),
+        ("find: the [chair=t] with [its back to=t.near(a)] the [bed=a]", "object: chair back-to(bed)"),
+        (
+            "find: go [from=t.closest(a,b)] the [door=a] past the [cups=b], the [third=t.rank] [one=t]",
+            "object: cup closest#3(door)",
+        ),
+        ("find: which of the [chairs=t] are [blue=t.colour]", "object every: chair colour(blue)"),
+        (
+            "find: the [cup=t] [no further than=t.beyond(a)] [a metre=t.amount] from the [bed=a]",
+            "object: cup not-beyond(1m, bed)",
+        ),
+        (
+            "find: the [cup=t] [no more than=t.within(a)] [a metre=t.amount] from the [bed=a]",
+            "object: cup within(1m, bed)",
+        ),
         ("find: the [shelf=t] [close to=t.closest(a)] the [wall=a]", "object: shelf wall"),
         ("find: the [plant=t] that is [30 cm=t.amount] high", "object: plant measured(height, 0.3m)"),
         ("find: the [shelf=t], its width is [2 m=t.amount]", "object: shelf measured(width, 2m)"),
@@ -133,6 +166,86 @@ def test_what_has_the_size_that_is_told_is_meant() -> None:
     found = answer("find: the [plant=t] that is [ninety centimetres=t.amount] high", plants)
     assert (found.status.name, found.candidates[0].id) == ("FOUND", 1)
     assert answer("find: the [plant=t] of [four metres=t.amount]", plants).status.name == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("tin of paint", "paint tin"),
+        ("dumb bell", "dumbbell"),
+        ("roll of cloth", "fabric roll"),
+        ("tins of paint", "paint tin"),
+    ],
+)
+def test_a_label_is_named_in_other_words(said: str, label: str) -> None:
+    objects = [thing(1, "watering can", 0.0), thing(2, label, 1.0), thing(3, "bed", 2.0)]
+    assert answer(f"find: the [{said}=t] [by=t.near(a)] the [bed=a]", objects).candidates[0].id == 2
+
+
+@pytest.mark.parametrize(("clause", "meant"), [("than the [lamp=b]", 2), ("than the [lamp=b] is", 1)])
+def test_nearer_than_to_a_landmark_and_than_the_landmark_is(clause: str, meant: int) -> None:
+    cups = [thing(1, "cup", 2.0, size=(0.1, 0.1, 0.1)), thing(2, "cup", -2.8, size=(0.1, 0.1, 0.1))]
+    objects = [*cups, thing(3, "bed", 0.0), thing(4, "lamp", 2.7)]
+    found = answer(f"find: the [cup=t] [nearer to=t.closest(a,b)] the [bed=a] {clause}", objects)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", meant)
+
+
+def test_a_thing_is_not_nearer_than_itself() -> None:
+    cups = [thing(k, "cup", x, size=(0.1, 0.1, 0.1)) for k, x in ((1, 1.0), (2, 2.0), (3, 3.0))]
+    marked = "find: the [cup=t] [nearer to=t.closest(a,b)] the [bed=a] than the [red=b.colour] [one=b]"
+    found = answer(marked, [*cups, thing(4, "bed", 0.0)], [BLUE, RED, BLUE, BLUE])
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 1)
+
+
+def test_of_landmarks_of_a_kind_the_one_with_the_colour_is_compared() -> None:
+    sizes = {1: 0.3, 2: 0.5, 3: 0.4}
+    balls = [thing(k, "ball", 2.0 * k, size=(s, s, s)) for k, s in sizes.items()]
+    marked = "find: the [ball=t] [smaller than=t.smaller(a)] the [gray=a.colour] [one=a]"
+    found = answer(marked, balls, [(230, 120, 160), (60, 160, 70), (120, 125, 130)])
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 1)
+
+
+def test_beside_a_white_object_a_gray_one_is_not_excluded() -> None:
+    dryers = [thing(k, "dryer", float(k)) for k in (1, 2, 3)]
+    marked = "find: [all=t.every] the [dryers=t] [but=excl] the [white=x.colour] [one=x]"
+    found = answer(marked, dryers, [(185, 185, 188), (185, 185, 188), (240, 240, 240)])
+    assert {o.id for o in found.candidates} == {1, 2}
+
+
+def test_a_clause_about_a_landmark_may_be_about_the_target() -> None:
+    """No shelf stands between the hats, but a cup on it does."""
+    shelf = thing(1, "shelf", 0.0, size=(3.0, 0.4, 1.0))
+    small = [("hat", -0.6), ("cup", -0.2), ("hat", 0.2), ("cup", 1.2)]
+    on_it = [
+        SceneObject(k, label, 0.9, np.array([x, 0.0, 1.05, 0.1, 0.1, 0.1, 0, 0, 0]))
+        for k, (label, x) in enumerate(small, 2)
+    ]
+    meaning = "find: the [cup=t] [on=t.on(a)] the [shelf=a] [between=a.between(b)] the [hats=b]"
+    found = answer(meaning, [shelf, *on_it])
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 3)
+
+
+def test_a_machine_is_any_thing_where_none_has_the_name() -> None:
+    objects = [thing(1, "printer", 0.0), thing(2, "mirror", 1.0), thing(3, "plant", 2.0), thing(4, "bed", 7.0)]
+    marked = "find: the [machine=t] [between=t.between(a,b)] the [plant=a] and the [printer=b]"
+    found = answer(marked, objects)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)
+    assert found.candidates[0].score < 0.5
+
+
+def test_between_two_that_lie_one_above_the_other_is_what_lies_between_in_height() -> None:
+    heights = {1: 0.3, 2: 0.9, 3: 1.5}
+    shelves = [SceneObject(k, "shelf", 0.9, np.array([0, 0, z, 1.0, 0.4, 0.04, 0, 0, 0])) for k, z in heights.items()]
+    marked = "find: the [shelf=t] [between=t.between(a,b)] the [top=a.high] [one=a] and the [bottom=b.low] [one=b]"
+    found = answer(marked, shelves)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)
+
+
+def test_what_hardly_fits_is_not_as_good_as_what_fits() -> None:
+    """A bench is as much a piece of furniture as a table, but stands far from the clock."""
+    objects = [thing(1, "bench", 6.0, size=(1.0, 0.4, 0.4)), thing(2, "table", 1.0), thing(3, "clock", 0.0)]
+    found = answer("find: the [piece of furniture=t] [by=t.near(a)] the [clock=a]", objects)
+    assert (found.status.name, found.candidates[0].id) == ("FOUND", 2)
 
 
 def test_what_is_larger_than_a_landmark_or_has_its_colour_is_meant() -> None:

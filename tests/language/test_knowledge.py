@@ -129,3 +129,39 @@ def test_the_closest_two_phrases_and_the_mean_count() -> None:
     ]
     assert np.allclose(knowledge._fits(asked), slow, atol=1e-6)
     assert slow[1] > slow[0]
+
+
+SHOP = ("clothes rack", "stool", "gas cylinder", "bottle", "razor", "door", "guitar", "stethoscope", "coat rack")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("the stool by the clothes rail", "stool"), ("Wheel the clothes rail over here", "clothes rack"),
+        ("Where stands the gas bottle?", "gas cylinder"), ("Is that old six-string still for sale?", "guitar"),
+        ("give me the bottle", "bottle"),
+    ],
+)  # fmt: skip
+def test_other_names_mean_a_label(text: str, label: str) -> None:
+    """For landmarks too, and where a more general noun is there: a gas bottle is no bottle."""
+    answer = ground_objects(text, scene(SHOP), vocabulary=None)
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, label)
+
+
+@pytest.mark.parametrize("text", ["the door handle", "the ashtray"])
+def test_what_belongs_to_a_label_does_not_mean_it(text: str) -> None:
+    assert ground_objects(text, scene(SHOP), vocabulary=None).status == GroundingStatus.NOT_FOUND
+
+
+def test_a_sure_description_is_more_than_a_use() -> None:
+    text = "Doc needs the thing she hangs round her neck and listens to your chest with."
+    answer = ground_objects(text, scene(SHOP), vocabulary=None)
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, "stethoscope")
+
+
+def test_of_things_that_fit_equally_well_the_described_one_is_meant() -> None:
+    """Red: a razor and a stool."""
+    objects = scene(("razor", "stool", "bed"))
+    colors = np.array([(200, 30, 30), (200, 30, 30), (30, 50, 200)], float)
+    answer = ground_objects("the red thing that you shave with", objects, colors=colors, vocabulary=None)
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, "razor")

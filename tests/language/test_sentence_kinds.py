@@ -88,3 +88,42 @@ def test_a_noun_with_a_hyphen_is_its_words(words: str) -> None:
 def test_what_a_noun_has_besides_is_not_understood() -> None:
     bicycle = thing(1, "bicycle", (1.0, 0.0, 0.5), (1.7, 0.5, 1.0))
     assert "not understood: velvet" in ground_objects("the velvet push-bike", [bicycle], vocabulary=None).reason
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("find the plastic create next to the toolbox", "crate"), ("what is standing under the eye run", "bowl"),
+        ("the bee ker on the toolbox", "beaker"), ("watt is on the toolbox", "beaker"),
+    ],
+)  # fmt: skip
+def test_words_that_were_heard_wrong_are_read_again(text: str, label: str) -> None:
+    objects = [
+        thing(1, "toolbox", (0.0, 0.0, 0.2), (0.5, 0.3, 0.4)), thing(2, "crate", (0.7, 0.0, 0.2), (0.4, 0.4, 0.4)),
+        thing(3, "beaker", (0.0, 0.0, 0.45), (0.1, 0.1, 0.1)), thing(4, "bowl", (-3.0, 0.0, 0.05), (0.2, 0.2, 0.1)),
+        thing(5, "iron", (-3.0, 0.0, 0.25), (0.2, 0.1, 0.2)),
+    ]  # fmt: skip
+    answer = ground_objects(text, objects, vocabulary=None)
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, label)
+
+
+@pytest.mark.parametrize("text", ["the hot cup", "put the hot cup there"])
+def test_a_short_word_is_not_corrected_to_a_label(text: str) -> None:
+    objects = [thing(1, "hat", (0.0, 0.0, 0.1), (0.3, 0.3, 0.2)), thing(2, "cup", (1.0, 0.0, 0.1), (0.1, 0.1, 0.1))]
+    assert ground_objects(text, objects, vocabulary=None).candidates[0].label == "cup"
+
+
+def test_a_freezer_that_is_not_there_is_no_dryer() -> None:
+    objects = [
+        thing(1, "tumble dryer", (0.0, 0.0, 0.4), (0.6, 0.6, 0.8)),
+        thing(2, "bottle", (0.0, 0.0, 0.9), (0.1, 0.1, 0.2)),
+    ]
+    answer = ground_objects("what is on top of the freezer", objects, vocabulary=None)
+    assert (answer.status, answer.reason) == (GroundingStatus.NOT_FOUND, "there is no freezer")
+
+
+def test_the_box_with_nothing_on_it() -> None:
+    boxes = [thing(k, "box", (2.0 * k, 0.0, 0.2), (0.4, 0.4, 0.4)) for k in (1, 2, 3)]
+    cups = [thing(3 + k, "cup", (2.0 * k, 0.0, 0.45), (0.1, 0.1, 0.1)) for k in (1, 3)]
+    answer = ground_objects("the box without anything on it", [*boxes, *cups], vocabulary=None)
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 2)

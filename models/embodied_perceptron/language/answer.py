@@ -106,6 +106,8 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 _SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
 _AKIN = 0.15  # the same, for the nearest matches of a NOT_FOUND
 _SURE_ALONE = 0.5  # least score of a proposed box or of a description that counts against the labels
+_SURELY_NAMED = (0.75, 0.95)  # least probability of a label that is meant by words that name nothing: unknown, known
+_SURELY_DESCRIBED = 0.65  # the same of an object that is described where another one serves the use
 _DESCRIBED_SO = 0.3  # least probability of an object that is described where none is named
 _DOUBTED = 0.5  # factor for what serves a use, or is described, where another reading means something else
 # weight of the scores of the map's own boxes, which are probabilities, against those of an unknown detector; chosen on
@@ -116,6 +118,7 @@ _BELIEVED = 0.1  # score from which a detection is taken to exist
 _UNSURE = 0.02  # score of an uninformative proposed box
 _AS_GOOD = 0.75  # share of the best probability that counts as equally good
 _HARDLY = 0.15  # likelihood below which a condition does not hold
+_FITTING = 0.5  # weight of the log likelihood that all conditions hold
 _FITS = 0.45  # least likelihood of the conditions where all objects are asked for
 
 _MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are imprecise
@@ -130,11 +133,14 @@ _INDEFINITE = frozenset(("any", "anything", "anywhere", "some", "something", "so
 _RUNNER_UP = 0.1  # least probability of a further candidate of an answer, as a share of the best one's
 _RELATED = 0.5  # factor of the probability of an answer whose name or conditions fit badly
 _ALONE = 0.95  # share of an object that is asked for with others
+# most objects that a question by a place means altogether, share of each of more, and relations of what holds many
+_FEW, _ONE_IS_MEANT, _FIRM = 3, 0.5, ("on", "in")
 _MANY_UNREAD = 4  # most words in a reason that were not understood
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
 _LEAST_SUPPORT = 0.05  # score of the best candidate where there is none
 _PLAINLY_MEANT = 0.7  # support from which other readings are not considered
 _SHARE_OF_READING = 0.6  # power of a reading's probability as a share of the best one's
+_LESS_LIKELY = 0.5  # probability of a clause about the target where the reader took it to be about a landmark
 _ASKED_BACK = 4  # most candidates in a question back
 _CLAUSE = word_set("clause") | {"is", "are", "my"}  # words of a need that was taken for a noun
 _WALLS = frozenset(("wall", "partition"))
@@ -197,14 +203,19 @@ def ground_objects(
     finite = _finite(objects, colors, sources)
 
     def answered(about: Meaning) -> _Decided:
-        answer = _Answer(about, finite, low_confidence, query.viewpoint, candidates, vocabulary)
-        return _Decided(answer, *answer.decide(query.top_k))
+        named = _in_labels(about, labels)
+        answer = _Answer(named, finite, low_confidence, query.viewpoint, candidates, vocabulary)
+        status, ranked, reason = answer.decide(query.top_k)
+        by_name = named.target is None or about.target is None or named.target.noun == about.target.noun
+        return _Decided(answer, status, ranked, reason if by_name else _described_so(reason))
 
     best = None if meaning is None or meaning.target is None else _likeliest(meaning, answered)
     if meaning is not None:
         best = _by_description(meaning, best, labels, answered)
     if best is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
+    if best.answer.one_of_many():
+        best = best.times(_ONE_IS_MEANT)
     answer, status, ranked = best.answer, best.status, best.ranked
     meaning = answer.meaning
     if meaning.asked or meaning.kind == "where":
@@ -243,12 +254,51 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
     if meaning.kind in ("exists", "count"):
         return best  # none is an answer, not the sign of a wrong reading
     support = best.support
-    for other in meaning.others if support < _PLAINLY_MEANT else ():
+    others = (*meaning.others, *_attached_to_target(meaning))
+    for other in others if support < _PLAINLY_MEANT else ():
         share = min(other.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING
         decided = answered(other)
         if share * decided.support > support:
             support, best = share * decided.support, decided.times(share)
     return best
+
+
+def _in_labels(meaning: Meaning, labels: set[str]) -> Meaning:
+    """The meaning with labels in place of nouns that name nothing here, where what is said surely means a label: "the
+    clothes rail" is a clothes rack, "my Gillette" a razor."""
+
+    def named(phrase: ObjectPhrase) -> ObjectPhrase:
+        noun, words = phrase.noun, meaning.text[slice(*phrase.span)].lower()
+        there = any(lexicon().similarity(noun, label) >= _SAME_KIND for label in labels)
+        is_kind = there and (noun in words.split()[:-1] or len(words.split()) <= len(noun.split()))
+        if not is_kind and noun not in _GENERIC | {ANYTHING} and not is_use(noun):
+            label, likely = noun_knowledge().guess(words, labels)
+            head = label.split()[-1:]
+            is_part = head in ([word] for word in words.split()[:-1])  # "the door handle" is no door
+            same_head = head == noun.split()[-1:]  # a washing machine is no coffee machine, a dog no cat
+            akin = same_head or likelihood_of_label(noun, label) > _ANY_KIN
+            is_other = words.startswith(noun) and is_known_noun(noun) and akin
+            noun = label if likely >= _SURELY_NAMED[phrase.known] and not (is_part or is_other) else noun
+        return replace(phrase, noun=noun, constraints=stated(phrase.constraints))
+
+    def stated(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+        return tuple(replace(c, anchors=tuple(map(named, c.anchors))) for c in constraints)
+
+    excluded = tuple(_in_labels(e, labels) for e in meaning.excluded)
+    target = None if meaning.target is None else named(meaning.target)
+    return replace(meaning, target=target, constraints=stated(meaning.constraints), excluded=excluded)
+
+
+def _attached_to_target(meaning: Meaning) -> list[Meaning]:
+    """Readings in which what is said of a landmark holds of the target: "the box on the shelf under the helmet"."""
+    found = []
+    for c in meaning.constraints:
+        own = [inner for anchor in c.anchors for inner in anchor.constraints if inner.anchors]
+        bare = tuple(replace(a, constraints=tuple(i for i in a.constraints if not i.anchors)) for a in c.anchors)
+        others = [replace(c, anchors=bare) if c is other else other for other in meaning.constraints]
+        likely = _LESS_LIKELY * meaning.probability
+        found += [replace(meaning, constraints=(*others, *own), probability=likely, others=())] if own else []
+    return found
 
 
 def _by_description(
@@ -267,8 +317,12 @@ def _by_description(
     vague = is_use(target.noun) or everything
     absent = best is None or best.status == GroundingStatus.NOT_FOUND or everything
     has_reference = any(c.anchors or c.relation == "colour" for c in meaning.constraints)
-    is_one = target.noun == ANYTHING and has_reference  # "the tall one by the door"
-    if is_one or not (vague or absent):
+    if (target.noun == ANYTHING and not everything) or (target.noun in _GENERIC and not absent):
+        return _by_description_among(meaning, best, answered)  # "the white thing that spins"
+    if best is not None and absent and target.noun in _GENERIC and has_reference:  # "the machine by the sink"
+        found = answered(replace(meaning, target=replace(target, noun=ANYTHING)))
+        return found.times(_DOUBTED) if found.status == GroundingStatus.FOUND else best
+    if not (vague or absent):
         return best
     texts = (meaning.text,) if vague else (meaning.text, target.noun)  # an unlisted name: "the Gillette"
     name, likely = max((noun_knowledge().guess(text, labels) for text in texts), key=lambda guess: guess[1])
@@ -277,7 +331,7 @@ def _by_description(
     serves = is_use(target.noun) and lexicon().similarity(target.noun, name) >= _SAME_KIND
     if serves or is_named(name, meaning.text):
         return best  # named and refused for another reason, or the object that serves the use
-    if best is not None and not absent:
+    if best is not None and not absent and likely < _SURELY_DESCRIBED:
         return best.times(_DOUBTED)
     if likely < _DESCRIBED_SO:
         return best
@@ -285,7 +339,26 @@ def _by_description(
     found = answered(Meaning(meaning.text, described) if everything else replace(meaning, target=described))
     if found.status == GroundingStatus.NOT_FOUND:  # what seems to be a condition is part of the description
         found = answered(Meaning(meaning.text, described))
-    return replace(found.times(likely), reason=f"by its description: {found.reason}")
+    return replace(found.times(likely), reason=_described_so(found.reason))
+
+
+def _described_so(reason: str) -> str:
+    return f"by its description: {reason}"
+
+
+def _by_description_among(
+    meaning: Meaning, best: _Decided | None, answered: Callable[[Meaning], _Decided]
+) -> _Decided | None:
+    """Of several things that fit equally well, the one that the sentence describes."""
+    if best is None or best.status != GroundingStatus.AMBIGUOUS or meaning.target is None:
+        return best
+    name, likely = noun_knowledge().guess(meaning.text, {o.label for o in best.ranked})
+    if likely < _DESCRIBED_SO:
+        return best
+    found = answered(replace(meaning, target=replace(meaning.target, noun=name)))
+    if found.status == GroundingStatus.NOT_FOUND:
+        return best
+    return replace(found.times(max(likely, _DOUBTED)), reason=_described_so(found.reason))
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:
@@ -604,9 +677,10 @@ class _Answer:
         pairs = self.scorer.here  # pairs of objects whose labels fit the noun
         pairs = pairs.where(possible[pairs.target] & possible[pairs.anchor])
         one_thing = pairs.where((pairs.iou > ONE_THING_IOU) | (pairs.inside > INSIDE_SHARE))
-        best_first = rows[np.argsort(-evidence.log_score[rows], kind="stable")]
+        log_score = evidence.log_score + _FITTING * np.log(_HARDLY + self.scorer.plausible(evidence))
+        best_first = rows[np.argsort(-log_score[rows], kind="stable")]
         order: list[int] = first_of_each(best_first, one_thing).tolist()
-        scores = evidence.log_score[order]
+        scores = log_score[order]
         share = np.exp(scores - scores.max())
         return order, share / share.sum()
 
@@ -630,7 +704,7 @@ class _Answer:
         if self.is_long:
             return ""
         absent = self.scorer.absent()
-        if absent is not None and absent.noun not in _UNMAPPED and is_known_noun(absent.noun, self.labels):
+        if absent is not None and absent.noun.split()[-1] not in _UNMAPPED and is_known_noun(absent.noun, self.labels):
             return f"no {_described(absent)} found on the map; the nearest matches fit without it"
         kind = float(evidence.category[order].max())
         kinds = {label: noun_taxonomy().is_kind(label.split(), noun) for label in set(self.labels)}  # a stool is a seat
@@ -703,6 +777,12 @@ class _Answer:
         states = [_words(c) for c in meaning.constraints if c.relation == "state"]
         names = ", ".join([*(f"{o.label} {o.id}" for o in found[:10]), *states])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}{more}"
+
+    def one_of_many(self) -> bool:
+        """Whether a question by a place may mean one of the many objects there: "what is in front of the shelf"."""
+        meaning = self.meaning
+        asks = meaning.kind in ("contents", "where") and meaning.target is not None and meaning.target.noun == ANYTHING
+        return asks and len(self.meant) > _FEW and not any(c.relation in _FIRM for c in meaning.constraints)
 
     def attribute(self, decided: _Decided) -> _Decided:
         """The answer to a question about an attribute of the objects found, or why it is not known."""
@@ -864,7 +944,7 @@ _SAID = {
     "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from",
     "nearer": "nearer to", "farther": "farther from",
-    "end": "at the end of", "back-to": "with its back to",
+    "end": "at the end of", "faced": "faced by", "back-to": "with its back to",
     "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip
@@ -872,12 +952,13 @@ _SAID = {
 
 def _words(c: Constraint) -> str:
     """A constraint in words: "left of the couch"."""
-    words = c.value or _SAID.get(c.relation, c.relation)
+    words = (c.value if not c.anchors else "") or _SAID.get(c.relation, c.relation)
     if c.relation in ("within", "beyond"):
         words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
         return ("not " if c.negated else "") + words + (f" the {c.anchors[0].noun}" if c.anchors else " you")
     if c.relation == "distance":
-        return ("not " if c.negated else "") + f"{c.amount_m:g} m from the {c.anchors[0].noun}"
+        words = f"{c.amount_m:g} m from " + (f"the {c.anchors[0].noun}" if c.anchors else "you")
+        return ("not " if c.negated else "") + words
     if c.relation == "measured":
         return f"{c.amount_m:g} m{f' in {c.value}' if c.value else ''}"
     if c.relation in ("larger", "smaller") and not c.anchors:

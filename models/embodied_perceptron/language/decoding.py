@@ -58,13 +58,17 @@ _FOR_SOMETHING, _CLAUSE = word_set("for_something"), word_set("clause")  # first
 _SEVERAL, _ARTICLES, _THE = word_set("several"), word_set("articles"), frozenset(("the", "this", "that"))
 _AT = frozenset(("in", "on", "near", "end"))  # places that are not in front of, behind or far from a landmark
 _ONES = frozenset(("one", "ones"))
-_THE_BACK = frozenset(("back", "to"))  # "with its back to the window"
+_BACKS = frozenset(("back", "backs"))  # "with its back to the window"
 _LIKE_THE_TARGET = word_set("one_like_it") | _ARTICLES  # "between the red and the green one"
 _WHOLE_PARTS = word_set("whole_parts")
 _PARTS, _SIDES_OF_ALL = word_set("parts") | _WHOLE_PARTS, word_set("sides")
 _ROOMS, _ACCESSORIES, _PREPOSITIONS = word_set("rooms"), word_set("accessories"), word_set("prepositions")
+_OPEN_ENDS = _PREPOSITIONS | {"for", "with", "of", "to"}
 _PARTICLES, _FACING, _AT_MOST = word_set("particles"), word_set("facing"), word_set("at_most")
-_FROM = frozenset(("from", "away", "off"))
+_LOOKED_AT = _FACING | {"ahead", "see", "sees", "opposite"}
+_FROM, _TOWARDS = frozenset(("from", "away", "off")), frozenset(("towards", "toward"))
+_SPEAKER = frozenset(("us", "me", "you", "here"))
+_SEATED = frozenset(("sit", "sits", "sat", "sitting", "seated"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _PARTING = frozenset((",", ";", "and", "by", "x"))
 _FLOORS = frozenset(("floor", "ground", "carpet"))
@@ -94,13 +98,15 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
+_OF_A_SEAT = {"ahead-of-me": "front", "behind-me": "behind", "left-of-me": "own-left", "right-of-me": "own-right"}
 _COMPARED = {"larger": True, "smaller": False, "beyond": True, "within": False}  # whether it is more than a length
+_LESS = frozenset(("less", "shorter", "smaller", "narrower", "lower", "nearer", "closer"))
 _COMPARATIVES = {"closest": "nearer", "farthest": "farther"}  # with two landmarks
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _AXES = (
     ("height", ("tall", "high", "height", "lower", "shorter", "floor to")),
     ("width", ("wid", "narrow", "broad", "diamet", "across")),
-    ("elevation", ("floor", "ground")),
+    ("elevation", ("off the floor", "above the floor", "from the floor", "the ground", "above ground")),
 )  # fmt: skip
 _OUTRIGHT = 3.0  # weight of "the tallest"; "the tall one" has 1
 _ON_THE_FLOOR_M = 0.2
@@ -130,6 +136,7 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.texts = [w.text for w in words]
+        graph = self._with_both_ends(graph)
         self.graph = _about_target(replace(graph, predicates=self._in_whole(graph.predicates)))
         kept = (t for t in self.graph.predicates if not (t.name.startswith("own-") and self._is_part(t.last)))
         self.graph = replace(self.graph, predicates=tuple(kept))  # "the table's left leg" is no side of the table
@@ -145,7 +152,7 @@ class Decoder:
             last = next((word for word in self.texts[::-1] if word.isalpha()), "")
             if last in _ROOMS and not self._mentions():  # "leave the room"
                 return self._a_room(last)
-            return Meaning(text, self._needed(), probability=graph.probability)
+            return Meaning(text, self._needed(), probability=1.0 - graph.probability)
         numbers = {t.number: t.kind for t in graph.entities}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NO_ENTITY)
         phrase = self._target(target)
@@ -159,6 +166,8 @@ class Decoder:
             return Meaning(text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         constraints += self._asked_state(target) if graph.intent == "exists" else []
+        if graph.intent == "contents" and not constraints:  # "look at the top shelf and tell me what is there"
+            constraints = [Constraint("in", (place,), span=place.span) for place in self._unlinked()[:1]]
         says_which = target == NO_ENTITY or any(c.anchors or c.is_superlative for c in constraints)
         if phrase.noun == ANYTHING and not says_which and _WHATEVER.isdisjoint(self._words_of(target)):
             return Meaning(text, self._needed())  # "give it to me"
@@ -167,6 +176,9 @@ class Decoder:
         number = None if stated_number is None else cardinal(self._tokens(stated_number))
         every = bool(names & {"every", EVERY_NUMBER}) or phrase.plural or graph.intent != "find"
         speaker = self._speaker()
+        if speaker is not None and speaker.kind == "from" and not constraints and speaker.anchor.noun != "door":
+            seat = speaker.anchor  # "which tv do I see there?"
+            constraints = [Constraint("faced", (seat,), span=seat.span)]
         others = [n for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]]
         return Meaning(
             text, phrase, tuple(constraints), speaker, tuple(self._phrase(n, 0) for n in others),
@@ -207,6 +219,21 @@ class Decoder:
                     found = [*(t for t in found if t not in replaced), replace(own, first=first, last=last)]
         apart = {(t.owner, t.others) for t in found if t.others and t.name in ("front", "behind", "farthest")}
         return tuple(t for t in found if t.name not in _AT or (t.owner, t.others) not in apart)
+
+    def _with_both_ends(self, graph: SentenceGraph) -> SentenceGraph:
+        """Two landmarks where the network takes both of "between the red one and the black one" for one."""
+        for t in graph.predicates:
+            ends = [e for e in graph.entities if e.number in t.others and e.first >= t.last]
+            if t.name != "between" or len(t.others) != 1 or len(ends) != 2:
+                continue
+            if "and" in self.texts[ends[0].last : ends[1].first]:
+                new = 1 + max(e.number for e in graph.entities)
+                entities = tuple(replace(e, number=new) if e == ends[1] else e for e in graph.entities)
+                whole = replace(t, others=(*t.others, new))
+                behind = range(ends[0].last, ends[1].first)
+                own = [replace(p, owner=new) if p.first in behind else whole if p == t else p for p in graph.predicates]
+                return replace(graph, entities=entities, predicates=tuple(own))
+        return graph
 
     def _span(self, piece: Entity | Predicate | Mention) -> tuple[int, int]:
         return self.words[piece.first].start, self.words[piece.last - 1].end
@@ -259,6 +286,14 @@ class Decoder:
             head = next((m for m in lexicon().mentions(words, self.labels) if m.last == len(words)), None)
             if head is not None:
                 return head.noun, span, head.plural, True
+        rest = [word for word in tokens if word not in _OPEN_ENDS]
+        is_thing = not rest and not _WHATEVER.isdisjoint(self._tokens(entity))  # "the thing with" two blades
+        if is_thing or rest[-1:] in (["thing"], ["things"], ["item"]):  # "the flat thing"
+            return None
+        if "of" in tokens[1:]:  # "the roll of cloth"
+            part = self._noun(replace(entity, first=first, last=first + tokens.index("of")))
+            if part is not None and self._is_there(part[0]):
+                return part[0], span, part[2], True
         tokens = [word.text for word in parts]
         one = singular(tokens[-1])
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
@@ -292,6 +327,8 @@ class Decoder:
         if number == NO_ENTITY:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase, places, tokens = self._phrase(number, 0), self._of(number), set(self._words_of(number))
+        if self.graph.intent == "contents" and phrase.noun == "wall" and not self._is_there("wall"):
+            return replace(phrase, noun=ANYTHING, plural=True)  # "what is fixed to the wall above the sink?"
         serves = self._serving(places, phrase)
         if serves:
             return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
@@ -300,7 +337,7 @@ class Decoder:
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.entities if t.kind == EXCLUDED]
-            if tokens & _ONES:  # "there are two lamps. The red one": an earlier noun
+            if tokens & _ONES or any(ordinal([token]) for token in tokens):  # "two lamps. The red one": an earlier noun
                 others += [t for t in reversed(self.graph.entities) if t.last <= first and t.kind != HELD]
             named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
             if named is not None:
@@ -323,7 +360,8 @@ class Decoder:
                 serves = serving(tokens, self.labels)
                 if serves:
                     return serves
-        related = any(t.others for t in self.graph.predicates if t.owner in {p.number for p in places})
+        own = [t for t in self.graph.predicates if t.owner in {p.number for p in places}]
+        related = any(t.others or t.name == "wall" for t in own)
         clause = particle or any(place.last - place.first >= _LEAST_CLAUSE for place in places)
         alone = any(self._tokens(place)[0] in _SOMETHING and place.last == place.first + 1 for place in places)
         if known or related or not (alone or clause or (is_noun and not is_known_noun(phrase.noun))):
@@ -392,8 +430,24 @@ class Decoder:
         if any(t.name in picks or _is_best(t, self._tokens(t)) for t in own):
             return True
         first = min((t.first for t in self._of(number)), default=0)
+        if any(self.texts[t.last : t.last + 1] in (["are"], ["have"], ["were"]) for t in self._of(number)):
+            return False  # "which of the chairs are blue"
         of_all = any(t.name in ("number", EVERY_NUMBER) and self.texts[t.last : t.last + 1] == ["of"] for t in own)
         return "of" in self.texts[max(0, first - _REACH) : first] and not of_all
+
+    def _unlinked(self) -> list[ObjectPhrase]:
+        """Landmarks without a relation: "start at the mirror and give me the second ball you come to"."""
+        return [
+            self._phrase(number, _DEPTH - 1)
+            for first, number in self._free_landmarks()
+            if _TOWARDS.isdisjoint(self.texts[max(0, first - _REACH) : first])
+        ]
+
+    def _free_landmarks(self) -> list[tuple[int, int]]:
+        """First word and number of each named landmark without a relation."""
+        linked = {n for t in self.graph.predicates for n in t.others}
+        free = [t for t in self.graph.entities if t.kind == LANDMARK and t.number not in linked]
+        return [(min(p.first for p in self._of(n)), n) for n in {t.number: 0 for t in free} if self._nouns[n]]
 
     def _among(self, number: int) -> int | None:
         """Number of the objects that an order counts: "the row of four", "there are two chairs ..."."""
@@ -432,6 +486,10 @@ class Decoder:
             phrase = self._phrase(t.others[0], 0) if t.others else None
             if phrase is not None and phrase.noun != ANYTHING:
                 return SpeakerViewpoint("before" if kind == "at" and t.first == 0 else kind, phrase)
+        if any(t.name in _OF_A_SEAT for t in self.graph.predicates):  # "when I am sat on the couch"
+            for first, number in self._free_landmarks():
+                if not _SEATED.isdisjoint(self.texts[max(0, first - _REACH) : first]):
+                    return SpeakerViewpoint("from", self._phrase(number, 0))
         return None
 
     # ----------------------------------------------------------------------------------------------------- conditions
@@ -443,11 +501,16 @@ class Decoder:
         for t in predicates:
             if t.name == "low" and not _FLOORS.isdisjoint(self._tokens(t)):
                 found.append(self._on_the_floor(t))
+            elif t.name == "wall" and self._tokens(t)[0] == "on" and number not in self._nouns:  # "what is on the wall"
+                found += [Constraint("wall", span=self._span(t)), replace(self._on_the_floor(t), negated=not t.denied)]
             elif t.name in _UNARY:
-                away = t.name in ("left-of-me", "right-of-me") and self._speaker() is not None
-                name = t.name.replace("-of-me", "-of-all") if away else t.name
-                weight = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0
-                found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
+                speaker, name = self._speaker(), t.name
+                weight, anchors = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0, tuple[ObjectPhrase, ...]()
+                if speaker is not None and speaker.kind == "from" and name in _OF_A_SEAT:
+                    name, anchors = _OF_A_SEAT[name], (speaker.anchor,)  # "when I sit on the couch, what is before me?"
+                elif speaker is not None and name in ("left-of-me", "right-of-me"):
+                    name = name.replace("-of-me", "-of-all")
+                found.append(Constraint(name, anchors, negated=t.denied, weight=weight, span=self._span(t)))
             elif t.name in RELATIONS:
                 found += self._relation(number, t, amounts, depth)
             else:
@@ -458,6 +521,8 @@ class Decoder:
             rank = ordinal(self._tokens(t)) if t.name == "rank" else None
             if rank is not None:
                 counts_on = any(p.name in _COUNTED_FROM and "on" in self._tokens(p) for p in predicates)
+                if depth == _DEPTH and not any(c.relation in _ORDERS or c.is_view_dependent for c in found):
+                    found += [Constraint("closest", (start,), span=start.span) for start in self._unlinked()[:1]]
                 found = _ranked(found, rank, self._span(t), counts_on)
                 break
         unique: dict[tuple[str, tuple[ObjectPhrase, ...], str], Constraint] = {}
@@ -507,35 +572,49 @@ class Decoder:
             elif amount is not None:
                 before, after = self.texts[max(0, t.first - _REACH) : t.first], self.texts[t.last : t.last + _REACH]
                 own = [*_up_to_parting(before[::-1])[::-1], *_up_to_parting(after)]
-                axis = _axis(own) or _axis([*before, *after])
-                found.append(Constraint("measured", value=axis, span=self._span(t), amount_m=amount))
+                axis = "elevation" if after[:1] == ["up"] else _axis(own) or _axis([*before, *after])
+                away = not axis and after[:1] == ["from"] and not _SPEAKER.isdisjoint(after)  # "four metres from us"
+                name = "distance" if away else "measured"
+                found.append(Constraint(name, value=axis, span=self._span(t), amount_m=amount))
         return found
 
     def _relation(self, number: int, t: Predicate, amounts: Sequence[Predicate], depth: int) -> list[Constraint]:
         tokens, span = self._tokens(t), self._span(t)
-        if not _DENIALS.isdisjoint(tokens) and "far" not in tokens and t.name not in ("within", "beyond"):  # "without"
+        without = not _DENIALS.isdisjoint(tokens) and "far" not in tokens and t.name not in ("within", "beyond")
+        if tokens[0] == "no" and t.name in _COMPARED:  # "no further than", where the network read "further than"
+            without = _COMPARED[t.name] == _LESS.isdisjoint(tokens)
+        if without:
             t = replace(t, denied=True)
         anchors = tuple(self._phrase(o, depth) for o in t.others if o != number)
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         if amount is not None and t.name in _COMPARED:
             return [replace(self._compared(t, amounts, anchors), negated=t.denied, span=span, amount_m=amount)]
         name = {"within": "near", "beyond": "farthest"}.get(t.name, t.name)
-        if _THE_BACK.issubset(tokens) or (name == "across" and not _FACING.isdisjoint(tokens)):
-            name = "back-to" if "back" in tokens or "away" in tokens else "facing"
+        if (not _BACKS.isdisjoint(tokens) and "to" in tokens) or (name == "across" and not _FACING.isdisjoint(tokens)):
+            name = "back-to" if not (_BACKS | {"away"}).isdisjoint(tokens) else "facing"
+        elif name == "front" and not _LOOKED_AT.isdisjoint(tokens):  # "what is the camera looking at?"
+            name = "faced"
         if name == "with":  # parts have no boxes
             anchors = tuple(a for a in anchors if a.noun not in _PARTS or a.noun in self.labels)
+        if not anchors and t.denied and name in ("on", "supporting", "with"):  # "with nothing on it"
+            return [Constraint("supporting", (ObjectPhrase(ANYTHING, span),), span=span, negated=True)]
         if not anchors:
             return []
+        stranded = number == NO_ENTITY and tokens[-1] == "on" and not any(map(str.isalpha, self.texts[t.last :]))
+        if stranded and anchors[0].span[1] <= span[0]:  # "what is the iron standing on?"
+            name = "supporting"
         if name in ("larger", "smaller"):
             return [Constraint(name, anchors, value=_axis(tokens), span=span, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [self._on_the_floor(t)]
-        if name in ("on", "near", "closest") and anchors[0].noun == "wall":  # walls are no objects
+        if name in ("on", "near", "closest") and anchors[0].noun.split()[-1] == "wall":  # walls are no objects
             return [Constraint("wall", span=span, negated=t.denied)]
-        if len(anchors) == 2:
-            name = _COMPARATIVES.get(name, name)  # "closer to the sink than to the door"
+        if len(anchors) == 2 and name in _COMPARATIVES:  # "closer to the sink than to the door"
+            name, anchors = (_COMPARATIVES[name], anchors) if "than" in self.texts else (name, anchors[:1])
         if name in ("between", *_COMPARATIVES.values()):
-            return [Constraint(name, anchors, negated=t.denied, span=span)]
+            last = max(place.last for o in t.others for place in self._of(o))
+            itself = "is" if self.texts[last : last + 1] == ["is"] else ""  # "closer to the sink than the door is"
+            return [Constraint(name, anchors, value=itself, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
 
     def _compared(self, t: Predicate, amounts: Sequence[Predicate], anchors: tuple[ObjectPhrase, ...]) -> Constraint:

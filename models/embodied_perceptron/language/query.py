@@ -27,6 +27,7 @@ from embodied_perceptron.language.lexicon import (
     in_usual_letters,
     lexicon,
     listed_words,
+    pluralize,
     relation_words,
     split_words,
     word_set,
@@ -408,10 +409,72 @@ def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
 
 def _of_labels(token: str, own: Iterable[str]) -> str:
     """The one word of the scene's labels that ``token``, no English word, misspells; empty for none."""
-    if not 3 <= len(token) <= 30 or token in _SHORT or token in _vocabulary()[1] or token in listed_words():
+    known = english_words() if len(token) < _ONE_SLIP else listed_words()  # the list lacks short words
+    if not 3 <= len(token) <= 30 or token in _SHORT or token in _vocabulary()[1] or token in known:
         return ""
     near = [w for w in own if len(w) > 2 and w[0] == token[0] and edits(token, w) <= 1 + (len(token) >= 6)]
     return near[0] if len(near) == 1 else ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Words that a speech recognizer took for others: a second reading, for sentences whose first one fits nothing.
+
+_MISHEARD = 0.5  # probability of the second reading, as a share of the first one's
+_SOUNDS_ALIKE = 3  # least consonants of words that sound like a label
+_MOST_HEARD = 3  # words that sound like one label
+_HOMOPHONES = {
+    "won": "one", "write": "right", "rite": "right", "wear": "where", "watt": "what", "hire": "higher", "roe": "row",
+    "bored": "board", "knot": "not", "wool": "wall", "buy": "by",
+}  # fmt: skip
+_SPELT = (
+    ("^kn|^gn", "n"), ("^wr", "r"), ("mb$", "m"), ("ph", "f"), ("th", "z"), ("t?ch|sh|ti(?=on)", "x"), ("dge", "j"),
+    ("ck", "k"), ("c(?=[eiy])", "s"), ("qu", "kw"), ("g(?=[ei])", "j"), ("gh", ""),
+)  # fmt: skip
+_VOICELESS = str.maketrans("gvc", "kfk")
+
+
+@lru_cache(maxsize=4096)
+def _sound(words: str) -> str:
+    """The consonants that are heard, and whether a vowel begins: the same for "sill in der" and "cylinder"."""
+    heard = re.sub("[^a-z]", "", words)
+    for letters, spoken in _SPELT:
+        heard = re.sub(letters, spoken, heard)
+    consonants = heard[:1].translate(_VOICELESS) + re.sub("[aeiouywh]", "", heard[1:].translate(_VOICELESS))
+    consonants = "a" + consonants[1:] if consonants[:1] in "aeiou" else consonants
+    return re.sub(r"(.)\1+", r"\1", consonants)
+
+
+def _heard_again(first: Meaning, words: Sequence[Word], labels: Iterable[str]) -> list[Word]:
+    """The words with others in place that sound like them: labels where ``first`` reads a noun that is not there ("eye
+    run", an iron), and frequent words ("won"); empty where there are none. Spans stay those of the sentence.
+    """
+    labels = tuple(label for label in labels if label.split())
+    nouns = [first.target, *first.mentioned] if first.target is not None else []
+    spans = [p.span for p in nouns if p and all(lexicon().similarity(p.noun, label) < _CALLED for label in labels)]
+    forms = {form for label in labels for name in (label, label.split()[-1]) for form in (pluralize(name), name)}
+    named = {_sound(form): form.split() for form in sorted(forms)}
+    heard: list[Word] = []
+    while len(heard) < len(words):
+        for count in range(_MOST_HEARD, 0, -1):
+            part = words[len(heard) : len(heard) + count]
+            near = any(part[0].start <= last + 1 and first <= part[-1].end for first, last in spans)
+            said = "".join(word.text for word in part)
+            meant = named.get(_sound(said), [])
+            if near and _is_misheard(part, meant, labels):
+                heard += [replace(w, text="".join(meant[k : k + 1])) for k, w in enumerate(part)]
+                break
+        else:
+            word = words[len(heard)]
+            heard.append(replace(word, text=_HOMOPHONES.get(word.text, word.text)))
+    return [] if heard == list(words) else [word for word in heard if word.text]
+
+
+def _is_misheard(part: Sequence[Word], meant: Sequence[str], labels: Iterable[str]) -> bool:
+    """Whether words that name no object sound like ``meant``, which do."""
+    said = "".join(word.text for word in part)
+    if not 0 < len(meant) <= len(part) or said == "".join(meant) or len(_sound(said)) < _SOUNDS_ALIKE:
+        return False
+    return said.isalpha() and part[0].text not in _GRAMMAR and not lexicon().mentions(part, labels)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -472,6 +535,11 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
     if graphs[0].intent == "none":  # of misspelled words alone the network may make nothing
         graphs = _graphs(sentence_reader(), " ".join(word.text for word in words))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
+    heard = _heard_again(first, words, labels)
+    if heard:
+        graph = _graphs(sentence_reader(), " ".join(word.text for word in heard))[0]
+        graph = replace(graph, probability=_MISHEARD * first.probability)
+        others.append(Decoder(text, heard, graph, labels).meaning())
     return replace(first, others=_distinct(first, others))
 
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations
 from embodied_perceptron.geometry.suppression import RELATED_IOU
-from embodied_perceptron.language.lexicon import word_set
+from embodied_perceptron.language.lexicon import lexicon, word_set
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -40,6 +40,8 @@ Relation = Callable[["Pairs"], F64]
 _REACH_M = 2.5  # from the outline of the anchor
 _SPREAD = 0.5  # metres that the strip before a side widens per metre, to each hand
 _BLOCK = 4096  # up to this many pairs all are computed; of more, only those within reach
+_LOW_M = 0.3  # height of small things: what is as much above them is hardly between them
+_STACKED = 0.5  # share of a footprint of things that lie one above the other
 _VIEW_CELLS = 4  # plausible viewpoints: a 4 x 4 grid over the room
 
 
@@ -496,7 +498,14 @@ def between(first: Pairs, second: Pairs) -> F64:
     low = np.maximum(foot[first.anchor], foot[second.anchor])  # of what both anchors have in common
     high = np.minimum(top[first.anchor], top[second.anchor])
     off = np.maximum(foot[first.target] - np.maximum(high, low), np.minimum(low, high) - top[first.target])
-    score = score * np.exp(-np.maximum(off, 0.0) / 1.0)
+    height = np.maximum(g.extent[:, 2][first.anchor], g.extent[:, 2][second.anchor])
+    score = score * np.exp(-np.maximum(off, 0.0) / np.clip(height, _LOW_M, 1.0))  # a wall cabinet is not between cups
+    stacked = Pairs(g, first.anchor, second.anchor).footprint_share > _STACKED
+    middle = g.center[:, 2][first.target]
+    ends = g.center[:, 2][first.anchor], g.center[:, 2][second.anchor]
+    level = (middle - np.minimum(*ends)) / np.maximum(np.abs(ends[0] - ends[1]), 1e-6)
+    over = np.minimum(first.footprint_share, second.footprint_share) > _STACKED
+    score = np.where(stacked & over, sigmoid((level - 0.1) / 0.05) * sigmoid((0.9 - level) / 0.05), score)
     carries = np.maximum(is_on(first.swapped), is_on(second.swapped))  # the table under both cups
     return np.asarray(score * (1.0 - carries) * first.different * second.different)
 
@@ -608,6 +617,7 @@ LIKELIHOODS: dict[str, Relation] = {
     "near": is_near,
     "end": is_near,
     "facing": is_turned(0),
+    "faced": lambda p: is_turned(0)(p.swapped),
     "back-to": is_turned(2),
     "front": is_beside("front"),
     "behind": is_beside("behind"),
@@ -616,7 +626,7 @@ LIKELIHOODS: dict[str, Relation] = {
 }
 # gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
-    "facing": np.inf, "back-to": np.inf,
+    "facing": np.inf, "back-to": np.inf, "faced": np.inf,
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0,
 }  # fmt: skip
@@ -632,6 +642,7 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-right": _side("own-right", 3),
     "across": _across,
     "facing": _turned(0),
+    "faced": lambda p: _turned(0)(p.swapped),  # the anchor's front points at the target
     "back-to": _turned(2),
     "end": _end,
 }
@@ -643,7 +654,7 @@ REACH_M = {
     "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
     "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
     "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
-    "across": np.inf, "facing": np.inf, "back-to": np.inf,
+    "across": np.inf, "facing": np.inf, "back-to": np.inf, "faced": np.inf,
 }  # fmt: skip
 
 
@@ -747,11 +758,18 @@ def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontS
     if len(rows) == 0:
         return known
     shared, by_label = _front_weights()
-    weights = np.stack([by_label.get(labels[row], shared) for row in rows])  # (K, F)
+    own = [next((by_label[name] for name in _alike(labels[row]) if name in by_label), shared) for row in rows]
+    weights = np.stack(own)  # (K, F)
     logits = np.einsum("nkf,nf->nk", side_features(g, labels, rows), weights)
     share = np.exp(logits - logits.max(axis=1, keepdims=True))
     known[rows] = share / share.sum(axis=1, keepdims=True)
     return known
+
+
+def _alike(label: str) -> tuple[str, ...]:
+    """Labels whose fronts are estimated alike: the label, those that mean the same, and its last word."""
+    meanings = lexicon().meaning.get(label, {})
+    return label, *sorted(meanings, key=lambda name: -meanings[name])[:1], label.split()[-1]
 
 
 @lru_cache(maxsize=1)

@@ -49,7 +49,7 @@ _KIND, _OTHER = 0.75, 0.65
 _BETWEEN_REACH_M = 6.0
 _CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
 _LIKELY = 0.3  # weight of a likely anchor
-_ANCHOR_THERE = 0.2  # below this weight an anchor is missing
+_ANCHOR_THERE, _ANCHOR_NAMED = 0.2, 0.3  # an anchor of a lower weight, or of this similarity at most, is missing
 _HARDLY = 0.15  # likelihood below which a description of an anchor does not hold
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _TWO_SIDED = frozenset(("between", "nearer", "farther"))
@@ -58,13 +58,14 @@ _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me
 OF_KIND = 0.7  # least similarity of a label, as a share of the best one's, where objects are counted or compared
 _COMPARED = 0.6  # the same for the likelihood of the other conditions
 _PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
-_BESIDE = frozenset(("front", "behind", "left", "right"))
+_BESIDE = frozenset(("front", "faced", "behind", "left", "right"))
 _CARRIED = 0.6  # share of a place beside a landmark that an object loses which lies on another object there
 _LEVEL_M, _STACKED_M = 0.12, 0.05  # least height between levels of a shelf; greatest between stacked objects
 _SIDE_REACH_M = 3.5  # greatest distance to the left or right of a landmark
 _NEXT_M = 1.2  # distance at which what stands in front of, behind or beside a landmark counts a third
 _CLOSER_M = 0.05  # difference of distances that counts
 _SIZE_APART = 0.05  # difference of log sizes of equally large objects
+_AS_COLOURED = 0.75  # share of the best score of a colour that an object has with the same colour
 _SEEN_SO = 0.95  # probability of an observed state
 MAY_BE_UNKNOWN = frozenset(("colour", "material", "state", "same-colour"))  # attributes that the map may lack
 UNDECIDED = (
@@ -77,8 +78,8 @@ WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
-    "across": 0.4, "facing": 0.6, "back-to": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5, "end": 1.0,
-    "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
+    "across": 0.4, "facing": 0.6, "faced": 0.6, "back-to": 0.6, "nearer": 1.0, "farther": 1.0, "distance": 1.5,
+    "end": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
@@ -284,6 +285,10 @@ class Scorer:
         evidence = scorer.evidence()
         kind = evidence.category
         meant = (kind >= 0.5 * max(float(kind.max(initial=0.0)), 1e-9)) * scorer.plausible(evidence)
+        for term in evidence.terms:  # beside a white object a light gray one is not "the white one"
+            if term.constraint.relation == "colour" and not term.constraint.negated and not other.target.plural:
+                best = float(np.nan_to_num(term.holds * (meant > _HARDLY)).max(initial=0.0))
+                meant = meant * ~(term.holds < _AS_COLOURED * best)
         if any(c.is_superlative for c in other.constraints) and len(meant):
             best = evidence.log_score[meant > 0.2].max(initial=-np.inf)
             meant = meant * (evidence.log_score >= best - 0.05)
@@ -394,7 +399,7 @@ class Scorer:
         if c.relation in _MEASURES and not c.anchors:
             return ConstraintScore(c, self._measured(c))
         weights = [self.anchor_weights(anchor) for anchor in c.anchors]
-        missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0.0) < _ANCHOR_THERE)
+        missing = self._missing(c)
         if len(missing) == len(c.anchors) or (c.relation in _TWO_SIDED and missing):
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
@@ -407,10 +412,15 @@ class Scorer:
             return ConstraintScore(c, self._compared(c, np.maximum.reduce(weights)))
         if c.relation in ("nearer", "farther"):
             near = self._gap_to(weights[0], np.inf)
-            alike = c.anchors[1].noun == self.noun  # "nearer to the door than the green one"
-            far = near[int(weights[1].argmax())] if alike else self._gap_to(weights[1], np.inf)
+            other = int(weights[1].argmax())
+            alike = c.anchors[1].noun == self.noun or c.value == "is"  # "nearer to the door than the green one is"
+            far = self._gap_to(weights[1], np.inf)
+            if alike:
+                one = np.flatnonzero(weights[0] >= 0.5 * float(weights[0].max()))
+                far = np.full(self.g.n, float(self.g.block(np.array([other]), one).gap.min()))
             sign = 1.0 if c.relation == "nearer" else -1.0
-            return ConstraintScore(c, sigmoid(sign * (far - near) / _CLOSER_M))
+            itself = alike & (np.arange(self.g.n) == other)
+            return ConstraintScore(c, np.where(itself, 0.0, sigmoid(sign * (far - near) / _CLOSER_M)))
         if c.relation in _MEASURES:
             far = self._gap_to(np.maximum.reduce(weights), 2.0 * c.amount_m + 1.0)
             if c.relation == "distance":  # between the outlines or the centres
@@ -478,6 +488,8 @@ class Scorer:
         g = self.g
         if c.relation in ("within", "beyond"):
             return (is_within if c.relation == "within" else is_more_than)(viewer_distance(g), c.amount_m)
+        if c.relation == "distance":
+            return is_about(viewer_distance(g)[None], c.amount_m)
         if c.relation == "measured":
             return is_about(self._size(c.value), c.amount_m)
         holds = is_more_than(self._size(c.value or "length")[0], c.amount_m)
@@ -565,20 +577,32 @@ class Scorer:
                 continue
             if c.relation in PAIR_RELATIONS and not c.negated:
                 holds = holds / max(float(holds[likely].max()), 1e-6)
+            elif c.relation == "colour":  # of a gray ball and a green one only the gray one is "the gray one"
+                holds = np.nan_to_num(scorer.likely(term), nan=UNDECIDED)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
+
+    def _is_there(self, anchor: ObjectPhrase) -> bool:
+        """Whether an object may be the anchor, whatever is said of it."""
+        named = self.similarity(anchor.noun)
+        weight = named * np.sqrt(self.scores)
+        return bool(named.max(initial=0.0) > _ANCHOR_NAMED and weight.max(initial=0.0) >= _ANCHOR_THERE)
+
+    def _missing(self, c: Constraint) -> tuple[str, ...]:
+        """Nouns of a constraint's anchors that the scene lacks."""
+        return tuple(a.noun for a in c.anchors if not self._is_there(a))
 
     def absent(self) -> ObjectPhrase | None:
         """The first landmark that no object is, with its description; None where every landmark may be there."""
         for c in self.meaning.constraints:
             for anchor in c.anchors if c.weight >= 1.0 and not c.negated else ():
-                weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
                 if anchor.noun == ANYTHING:
                     continue
-                if weight.max(initial=0.0) < _ANCHOR_THERE:
+                if not self._is_there(anchor):
                     return replace(anchor, constraints=())
                 if not anchor.constraints:
                     continue
+                weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
                 scorer = self._scorer_of(anchor)
                 nested = scorer.absent()
                 if nested is not None:
@@ -641,7 +665,7 @@ class Scorer:
             return sign * self._among_its_kind(group), ()
         if name in ("closest", "farthest"):
             weights = [self.anchor_weights(anchor) for anchor in c.anchors]
-            missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0) < _ANCHOR_THERE)
+            missing = self._missing(c)
             if len(missing) == len(c.anchors):
                 return np.zeros(self.g.n), missing
             return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest", self.rows), ()

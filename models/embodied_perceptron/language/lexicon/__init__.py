@@ -223,10 +223,19 @@ class Lexicon:
         return found
 
     def _surfaces_of(self, labels: Iterable[str]) -> dict[tuple[str, ...], tuple[str, bool]]:
-        """Surfaces of labels that are not listed, also in plural and singular -> (label, plural)."""
+        """Surfaces of labels that are not listed, also in plural and singular, and of those that are said in other
+        words ("tin of paint", "dumb bell") -> (label, plural)."""
         extra: dict[tuple[str, ...], tuple[str, bool]] = {}
-        unlisted = [(label, label_words(label)) for label in labels]
-        unlisted = [(label, words) for label, words in unlisted if words and " ".join(words) not in self.meaning]
+        named = [(label, label_words(label)) for label in labels]
+        for label, words in named:
+            others: list[tuple[str, ...]] = [(words[1], "of", words[0])] if len(words) == 2 else []
+            if len(words) == 1:
+                cuts = range(_LEAST_LETTERS, len(label) - _LEAST_LETTERS + 1)
+                others += [both for k in cuts if listed_words().issuperset(both := (label[:k], label[k:]))]
+            for first, *rest in others:
+                many = (pluralize(first), *rest) if len(words) == 2 else (first, pluralize(rest[0]))
+                extra |= {(first, *rest): (label, False), many: (label, True)}
+        unlisted = [(label, words) for label, words in named if words and " ".join(words) not in self.meaning]
         for label, words in unlisted:
             extra[words] = label, False
         for label, words in unlisted:
