@@ -153,6 +153,11 @@ def test_what_belongs_to_a_label_does_not_mean_it(text: str) -> None:
     assert ground_objects(text, scene(SHOP), vocabulary=None).status == GroundingStatus.NOT_FOUND
 
 
+@pytest.mark.parametrize("labels", [("bed", "bed", "chair"), ("floor", "bed", "bed"), ("wall", "chair")])
+def test_among_few_labels_none_is_described_by_chance(labels: tuple[str, ...]) -> None:
+    assert ground_objects("the unicorn", scene(labels), vocabulary=None).status == GroundingStatus.NOT_FOUND
+
+
 def test_a_sure_description_is_more_than_a_use() -> None:
     text = "Doc needs the thing she hangs round her neck and listens to your chest with."
     answer = ground_objects(text, scene(SHOP), vocabulary=None)

@@ -263,6 +263,12 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
     return best
 
 
+def _guess(text: str, labels: set[str]) -> tuple[str, float]:
+    """The label of an object that a text means, and the probability of that; no wall is described."""
+    label, likely = noun_knowledge().guess(text, labels)
+    return label, 0.0 if label in _WALLS | {"floor", "ceiling", UNNAMED} else likely
+
+
 def _in_labels(meaning: Meaning, labels: set[str]) -> Meaning:
     """The meaning with labels in place of nouns that name nothing here, where what is said surely means a label: "the
     clothes rail" is a clothes rack, "my Gillette" a razor."""
@@ -272,7 +278,7 @@ def _in_labels(meaning: Meaning, labels: set[str]) -> Meaning:
         there = any(lexicon().similarity(noun, label) >= _SAME_KIND for label in labels)
         is_kind = there and (noun in words.split()[:-1] or len(words.split()) <= len(noun.split()))
         if not is_kind and noun not in _GENERIC | {ANYTHING} and not is_use(noun):
-            label, likely = noun_knowledge().guess(words, labels)
+            label, likely = _guess(words, labels)
             head = label.split()[-1:]
             is_part = head in ([word] for word in words.split()[:-1])  # "the door handle" is no door
             same_head = head == noun.split()[-1:]  # a washing machine is no coffee machine, a dog no cat
@@ -325,7 +331,7 @@ def _by_description(
     if not (vague or absent):
         return best
     texts = (meaning.text,) if vague else (meaning.text, target.noun)  # an unlisted name: "the Gillette"
-    name, likely = max((noun_knowledge().guess(text, labels) for text in texts), key=lambda guess: guess[1])
+    name, likely = max((_guess(text, labels) for text in texts), key=lambda guess: guess[1])
     if not vague and target.noun not in _GENERIC and (target.known or is_implement(target.noun)):
         likely *= _DOUBTED  # what is named may be meant
     serves = is_use(target.noun) and lexicon().similarity(target.noun, name) >= _SAME_KIND
@@ -352,7 +358,7 @@ def _by_description_among(
     """Of several things that fit equally well, the one that the sentence describes."""
     if best is None or best.status != GroundingStatus.AMBIGUOUS or meaning.target is None:
         return best
-    name, likely = noun_knowledge().guess(meaning.text, {o.label for o in best.ranked})
+    name, likely = _guess(meaning.text, {o.label for o in best.ranked})
     if likely < _DESCRIBED_SO:
         return best
     found = answered(replace(meaning, target=replace(meaning.target, noun=name)))

@@ -27,6 +27,7 @@ _SAME = 0.8  # cosine of nouns that may name one object
 _NAMED = 0.35  # least similarity of a label that a noun names
 _SCALE = 0.04  # difference of fits by which a noun fits e times better
 _PHRASES = 0.7  # weight of the phrases in a noun's mean vector; the rest is of its names
+_ROOM = 8  # labels that a described one is compared with; where there are fewer, nouns of usual fit stand in
 _CLOSEST = 2  # phrases of a noun that count beside its mean
 
 
@@ -101,7 +102,9 @@ class NounKnowledge:
         fits, means = np.array(of_labels), np.stack(own)
         best = int(fits.argmax())
         others, absent = fits[means @ means[best] < _SAME], every[self.means @ means[best] < _SAME]
-        margin = float(fits[best] - others.max(initial=fits.min()))
+        if len(others) < _ROOM:  # a room of the fit has more labels to choose from
+            others = np.append(others, np.quantile(absent, np.linspace(0.5, 0.97, _ROOM - len(others))))
+        margin = float(fits[best] - others.max())
         share = float(np.log1p(np.exp((others - fits[best]) / _SCALE).sum()))
         above = float((fits[best] - absent.mean()) / absent.std())
         missing = float(np.log(np.exp((absent - fits[best]) / _SCALE).sum()))
