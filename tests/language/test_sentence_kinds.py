@@ -97,7 +97,7 @@ def test_what_a_noun_has_besides_is_not_understood() -> None:
         ("the bee ker on the toolbox", "beaker"), ("watt is on the toolbox", "beaker"),
     ],
 )  # fmt: skip
-def test_words_that_were_heard_wrong_are_read_again(text: str, label: str) -> None:
+def test_homophones_of_speech_recognition_are_read_again(text: str, label: str) -> None:
     objects = [
         thing(1, "toolbox", (0.0, 0.0, 0.2), (0.5, 0.3, 0.4)), thing(2, "crate", (0.7, 0.0, 0.2), (0.4, 0.4, 0.4)),
         thing(3, "beaker", (0.0, 0.0, 0.45), (0.1, 0.1, 0.1)), thing(4, "bowl", (-3.0, 0.0, 0.05), (0.2, 0.2, 0.1)),
@@ -105,6 +105,15 @@ def test_words_that_were_heard_wrong_are_read_again(text: str, label: str) -> No
     ]  # fmt: skip
     answer = ground_objects(text, objects, vocabulary=None)
     assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, label)
+
+
+def test_homophones_of_a_label_with_an_underscore() -> None:
+    objects = [
+        thing(1, "wash_basin", (0.0, 0.0, 0.4), (0.5, 0.5, 0.8)),
+        thing(2, "chair", (3.0, 0.0, 0.4), (0.5, 0.5, 0.8)),
+    ]
+    answer = ground_objects("bring me to the wash base in", objects, vocabulary=None)
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, "wash_basin")
 
 
 @pytest.mark.parametrize("text", ["the hot cup", "put the hot cup there"])

@@ -300,10 +300,11 @@ def _attached_to_target(meaning: Meaning) -> list[Meaning]:
     found = []
     for c in meaning.constraints:
         own = [inner for anchor in c.anchors for inner in anchor.constraints if inner.anchors]
-        bare = tuple(replace(a, constraints=tuple(i for i in a.constraints if not i.anchors)) for a in c.anchors)
-        others = [replace(c, anchors=bare) if c is other else other for other in meaning.constraints]
-        likely = _LESS_LIKELY * meaning.probability
-        found += [replace(meaning, constraints=(*others, *own), probability=likely, others=())] if own else []
+        if own:
+            bare = tuple(replace(a, constraints=tuple(i for i in a.constraints if not i.anchors)) for a in c.anchors)
+            others = [replace(c, anchors=bare) if c is other else other for other in meaning.constraints]
+            likely = _LESS_LIKELY * meaning.probability
+            found.append(replace(meaning, constraints=(*others, *own), probability=likely, others=()))
     return found
 
 

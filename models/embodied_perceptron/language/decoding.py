@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from embodied_perceptron.language.lexicon import (
     Mention,
@@ -175,7 +176,7 @@ class Decoder:
         stated_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
         number = None if stated_number is None else cardinal(self._tokens(stated_number))
         every = bool(names & {"every", EVERY_NUMBER}) or phrase.plural or graph.intent != "find"
-        speaker = self._speaker()
+        speaker = self._speaker
         if speaker is not None and speaker.kind == "from" and not constraints and speaker.anchor.noun != "door":
             seat = speaker.anchor  # "which tv do I see there?"
             constraints = [Constraint("faced", (seat,), span=seat.span)]
@@ -476,6 +477,7 @@ class Decoder:
             Meaning(self.text, phrase, tuple(c for c in constraints if c == one or c not in colours)) for one in colours
         ]
 
+    @cached_property
     def _speaker(self) -> SpeakerViewpoint | None:
         for t in self.graph.predicates:
             if not t.name.startswith("speaker-"):
@@ -504,7 +506,7 @@ class Decoder:
             elif t.name == "wall" and self._tokens(t)[0] == "on" and number not in self._nouns:  # "what is on the wall"
                 found += [Constraint("wall", span=self._span(t)), replace(self._on_the_floor(t), negated=not t.denied)]
             elif t.name in _UNARY:
-                speaker, name = self._speaker(), t.name
+                speaker, name = self._speaker, t.name
                 weight, anchors = _OUTRIGHT if _is_best(t, self._tokens(t)) else 1.0, tuple[ObjectPhrase, ...]()
                 if speaker is not None and speaker.kind == "from" and name in _OF_A_SEAT:
                     name, anchors = _OF_A_SEAT[name], (speaker.anchor,)  # "when I sit on the couch, what is before me?"

@@ -10,7 +10,7 @@ import re
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from embodied_perceptron.language.lexicon import (
     UNITS,
     Word,
     in_usual_letters,
+    label_words,
     lexicon,
     listed_words,
     pluralize,
@@ -417,11 +418,12 @@ def _of_labels(token: str, own: Iterable[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Words that a speech recognizer took for others: a second reading, for sentences whose first one fits nothing.
+# Homophones: words that speech recognition takes for others. They make a second reading, for sentences whose first one
+# fits nothing.
 
-_MISHEARD = 0.5  # probability of the second reading, as a share of the first one's
-_SOUNDS_ALIKE = 3  # least consonants of words that sound like a label
-_MOST_HEARD = 3  # words that sound like one label
+_HOMOPHONE_SHARE = 0.5  # probability of the second reading, as a share of the first one's
+_LEAST_CONSONANTS = 3  # of words that sound like a label
+_MOST_WORDS = 3  # that sound like one label
 _HOMOPHONES = {
     "won": "one", "write": "right", "rite": "right", "wear": "where", "watt": "what", "hire": "higher", "roe": "row",
     "bored": "board", "knot": "not", "wool": "wall", "buy": "by",
@@ -435,46 +437,59 @@ _VOICELESS = str.maketrans("gvc", "kfk")
 
 @lru_cache(maxsize=4096)
 def _sound(words: str) -> str:
-    """The consonants that are heard, and whether a vowel begins: the same for "sill in der" and "cylinder"."""
-    heard = re.sub("[^a-z]", "", words)
-    for letters, spoken in _SPELT:
-        heard = re.sub(letters, spoken, heard)
-    consonants = heard[:1].translate(_VOICELESS) + re.sub("[aeiouywh]", "", heard[1:].translate(_VOICELESS))
+    """The consonants of words, and whether a vowel begins: the same for "sill in der" and "cylinder"."""
+    spoken = re.sub("[^a-z]", "", words)
+    for letters, sound in _SPELT:
+        spoken = re.sub(letters, sound, spoken)
+    consonants = spoken[:1].translate(_VOICELESS) + re.sub("[aeiouywh]", "", spoken[1:].translate(_VOICELESS))
     consonants = "a" + consonants[1:] if consonants[:1] in "aeiou" else consonants
     return re.sub(r"(.)\1+", r"\1", consonants)
 
 
-def _heard_again(first: Meaning, words: Sequence[Word], labels: Iterable[str]) -> list[Word]:
-    """The words with others in place that sound like them: labels where ``first`` reads a noun that is not there ("eye
-    run", an iron), and frequent words ("won"); empty where there are none. Spans stay those of the sentence.
+@lru_cache(maxsize=4096)
+def _spoken_forms(label: str) -> dict[str, list[str]]:
+    """Sound of a label and of its last word, in singular and plural -> its words; empty where they are no words."""
+    words = label_words(label)
+    if [word.text for word in split_words(" ".join(words))] != list(words):
+        return {}
+    names = {" ".join(words), *words[-1:]} - {""}
+    return {_sound(form): form.split() for name in sorted(names) for form in (pluralize(name), name)}
+
+
+def _with_homophones(meaning: Meaning, words: Sequence[Word], labels: Iterable[str]) -> list[Word]:
+    """The words with homophones in place: labels where ``meaning`` has a noun that is not there ("eye run", an iron),
+    and frequent words ("won"); empty where there are none. Spans stay those of the sentence.
     """
     labels = tuple(label for label in labels if label.split())
-    nouns = [first.target, *first.mentioned] if first.target is not None else []
+    nouns = [meaning.target, *meaning.mentioned] if meaning.target is not None else []
     spans = [p.span for p in nouns if p and all(lexicon().similarity(p.noun, label) < _CALLED for label in labels)]
-    forms = {form for label in labels for name in (label, label.split()[-1]) for form in (pluralize(name), name)}
-    named = {_sound(form): form.split() for form in sorted(forms)}
-    heard: list[Word] = []
-    while len(heard) < len(words):
-        for count in range(_MOST_HEARD, 0, -1):
-            part = words[len(heard) : len(heard) + count]
+    named: dict[str, list[str]] = {}
+    for label in sorted(labels) if spans else ():
+        named |= _spoken_forms(label)
+    found: list[Word] = []
+    while len(found) < len(words):
+        for count in range(_MOST_WORDS, 0, -1):
+            part = words[len(found) : len(found) + count]
             near = any(part[0].start <= last + 1 and first <= part[-1].end for first, last in spans)
-            said = "".join(word.text for word in part)
-            meant = named.get(_sound(said), [])
-            if near and _is_misheard(part, meant, labels):
-                heard += [replace(w, text="".join(meant[k : k + 1])) for k, w in enumerate(part)]
+            meant = _homophone(part, named, labels) if near else []
+            if meant:
+                found += [replace(w, text="".join(meant[k : k + 1])) for k, w in enumerate(part)]
                 break
         else:
-            word = words[len(heard)]
-            heard.append(replace(word, text=_HOMOPHONES.get(word.text, word.text)))
-    return [] if heard == list(words) else [word for word in heard if word.text]
+            word = words[len(found)]
+            found.append(replace(word, text=_HOMOPHONES.get(word.text, word.text)))
+    return [] if found == list(words) else [word for word in found if word.text]
 
 
-def _is_misheard(part: Sequence[Word], meant: Sequence[str], labels: Iterable[str]) -> bool:
-    """Whether words that name no object sound like ``meant``, which do."""
+def _homophone(part: Sequence[Word], named: Mapping[str, list[str]], labels: Iterable[str]) -> list[str]:
+    """The words of a label that words which name no object sound like; empty for none."""
     said = "".join(word.text for word in part)
-    if not 0 < len(meant) <= len(part) or said == "".join(meant) or len(_sound(said)) < _SOUNDS_ALIKE:
-        return False
-    return said.isalpha() and part[0].text not in _GRAMMAR and not lexicon().mentions(part, labels)
+    sound = _sound(said)
+    meant = named.get(sound, [])
+    if not 0 < len(meant) <= len(part) or said == "".join(meant) or len(sound) < _LEAST_CONSONANTS:
+        return []
+    is_name = part[0].text in _GRAMMAR or lexicon().mentions(part, labels)
+    return meant if said.isalpha() and not is_name else []
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -535,11 +550,11 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning:
     if graphs[0].intent == "none":  # of misspelled words alone the network may make nothing
         graphs = _graphs(sentence_reader(), " ".join(word.text for word in words))
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in graphs)
-    heard = _heard_again(first, words, labels)
-    if heard:
-        graph = _graphs(sentence_reader(), " ".join(word.text for word in heard))[0]
-        graph = replace(graph, probability=_MISHEARD * first.probability)
-        others.append(Decoder(text, heard, graph, labels).meaning())
+    spoken = _with_homophones(first, words, labels)
+    if spoken:
+        graph = _graphs(sentence_reader(), " ".join(word.text for word in spoken))[0]
+        graph = replace(graph, probability=_HOMOPHONE_SHARE * first.probability)
+        others.append(Decoder(text, spoken, graph, labels).meaning())
     return replace(first, others=_distinct(first, others))
 
 

@@ -228,13 +228,7 @@ class Lexicon:
         extra: dict[tuple[str, ...], tuple[str, bool]] = {}
         named = [(label, label_words(label)) for label in labels]
         for label, words in named:
-            others: list[tuple[str, ...]] = [(words[1], "of", words[0])] if len(words) == 2 else []
-            if len(words) == 1:
-                cuts = range(_LEAST_LETTERS, len(label) - _LEAST_LETTERS + 1)
-                others += [both for k in cuts if listed_words().issuperset(both := (label[:k], label[k:]))]
-            for first, *rest in others:
-                many = (pluralize(first), *rest) if len(words) == 2 else (first, pluralize(rest[0]))
-                extra |= {(first, *rest): (label, False), many: (label, True)}
+            extra |= {other: (label, plural) for other, plural in _in_other_words(words)}
         unlisted = [(label, words) for label, words in named if words and " ".join(words) not in self.meaning]
         for label, words in unlisted:
             extra[words] = label, False
@@ -257,6 +251,17 @@ def listed_words() -> frozenset[str]:
 def label_words(label: str) -> tuple[str, ...]:
     """Words of a detector's label: "Coffee_table" has two."""
     return tuple(label.lower().replace("_", " ").split())
+
+
+@lru_cache(maxsize=4096)
+def _in_other_words(words: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Words that say a label otherwise, in singular and plural: "tin of paint", and "dumb bell" for one word."""
+    if len(words) == 2:
+        return ((words[1], "of", words[0]), False), ((pluralize(words[1]), "of", words[0]), True)
+    label = words[0] if len(words) == 1 else ""
+    cuts = range(_LEAST_LETTERS, len(label) - _LEAST_LETTERS + 1)
+    parts = [(label[:k], label[k:]) for k in cuts if listed_words().issuperset((label[:k], label[k:]))]
+    return tuple(form for a, b in parts for form in (((a, b), False), ((a, pluralize(b)), True)))
 
 
 @lru_cache(maxsize=1)
